@@ -1,0 +1,133 @@
+"""Row tasks: what a weld asks the code generator for, free of graphs and of torch.fx.
+
+A weld becomes one kernel. It holds row tasks that share the launch, each with its own range of programs. A row task walks a domain of
+rows; for each row it holds tiles of the feature axis in registers and applies its steps in order. Sizes, strides and offsets are
+sympy expressions in elements; their free symbols become integer kernel arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from kernelweld.ir.word import Word
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor in memory as one task sees it.
+
+    ``name`` is the kernel argument (several operands may view the same argument at different offsets). The address of an element is
+    ``offset + sum(row_index[i] * row_strides[i]) + head * head_stride + feature * feature_stride``. A stride of 0 broadcasts; a
+    ``feature_stride`` of 0 with ``width`` 1 is a scalar per row.
+    """
+
+    name: str
+    dtype: torch.dtype
+    row_strides: tuple[sympy.Expr, ...]
+    feature_stride: sympy.Expr
+    head_stride: sympy.Expr = field(default=sympy.Integer(0))
+    offset: sympy.Expr = field(default=sympy.Integer(0))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in registers: ``width`` elements of the feature axis for each row (and head); width 1 is one scalar per row."""
+
+    name: str
+    width: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Load:
+    """``out = float32(operand)``: every load is widened to float32 at once (integers stay integers)."""
+
+    out: Value
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes ``value``, already rounded to its dtype, to ``operand``."""
+
+    value: Value
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Apply:
+    """``outs = word(*ins)``; an absent optional operand is None. ``over_heads``: its reductions cover the head axis too."""
+
+    outs: tuple[Value, ...]
+    word: Word
+    ins: tuple[Value | None, ...]
+    over_heads: bool = False
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """``out = name(*ins)`` rounded to ``out.dtype``; ``name`` as in ``kernelweld.ir.pointwise.POINTWISE``; scalars are Python numbers."""
+
+    out: Value
+    name: str
+    ins: tuple[Value | float | int, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """``out = name(in)`` over the feature axis (and the heads), width 1, rounded to ``out.dtype``; as in ``ROW_REDUCE``."""
+
+    out: Value
+    name: str
+    value: Value
+    over_heads: bool = False
+
+
+@dataclass(frozen=True)
+class Slice:
+    """``out = value[..., start:stop:step]`` on the feature axis: a renaming of registers, no work."""
+
+    out: Value
+    value: Value
+    start: int
+    stop: int
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class Concat:
+    """``out = cat(values, -1)`` on the feature axis: a renaming of registers, no work."""
+
+    out: Value
+    values: tuple[Value, ...]
+
+
+TaskStep = Load | Store | Apply | Elementwise | Reduce | Slice | Concat
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """One chain over one domain of rows.
+
+    ``rows`` are the sizes of the row dimensions, outermost first; ``heads`` (1 unless a step reduces over it) is an axis held whole
+    in the tile beside the features. ``sources`` are the model's source lines, printed as comments; ``title`` names the chain.
+    """
+
+    title: str
+    rows: tuple[sympy.Expr, ...]
+    steps: tuple[TaskStep, ...]
+    heads: int = 1
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WeldProgram:
+    """The row tasks of one weld and its kernel arguments: tensors in order, outputs among them by name."""
+
+    name: str
+    tasks: tuple[RowTask, ...]
+    tensors: tuple[tuple[str, torch.dtype], ...]
+    outputs: tuple[str, ...]

@@ -1,0 +1,37 @@
+"""Words: the semantic operations that kernelweld recognises, plans and generates code for.
+
+A word is a frozen dataclass of static parameters together with a ``torch.ops.kernelweld.<kind>`` operator, so a graph that holds
+words still runs on any device. ``WORDS`` is the whole vocabulary; a word of a node is found with :func:`word_of`.
+"""
+
+from __future__ import annotations
+
+from kernelweld.ir.gate_mul import GateMul
+from kernelweld.ir.l2_norm import L2Norm
+from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.pointwise import Pointwise
+from kernelweld.ir.residual_add import ResidualAdd
+from kernelweld.ir.rms_norm import RMSNorm
+from kernelweld.ir.rope import Rope
+from kernelweld.ir.rope_table import RopeTable
+from kernelweld.ir.row_reduce import RowReduce
+from kernelweld.ir.vocabulary import WORDS, insert_word, op_of, step_of, word_of
+from kernelweld.ir.word import Word
+
+__all__ = [
+    "WORDS",
+    "GateMul",
+    "L2Norm",
+    "LayerNorm",
+    "Pointwise",
+    "RMSNorm",
+    "ResidualAdd",
+    "Rope",
+    "RopeTable",
+    "RowReduce",
+    "Word",
+    "insert_word",
+    "op_of",
+    "step_of",
+    "word_of",
+]

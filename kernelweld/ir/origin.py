@@ -1,0 +1,66 @@
+"""What a raised word came from: the exact nodes, kept so that a word that is not welded is restored to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from torch import fx
+
+#: The key in ``node.meta`` under which a raised word keeps its origin.
+ORIGIN = "kernelweld_origin"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The nodes that a word replaced, as a small graph whose placeholders are the word's operands (absent operands skipped)."""
+
+    graph: fx.Graph
+    inputs: int
+    sources: tuple[str, ...]
+    size: int
+
+    def __deepcopy__(self, memo: object) -> Origin:
+        return self  # immutable by convention; a copied graph may share it
+
+
+def record_origin(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Origin:
+    """Copies ``nodes`` (in topological order) into an origin with ``inputs`` as its placeholders."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for i, value in enumerate(inputs):
+        env[value] = graph.placeholder(f"operand_{i}")
+        env[value].meta = dict(value.meta)
+    for node in nodes:
+        env[node] = graph.node_copy(node, lambda n: env[n])
+    graph.output(tuple(env[o] for o in outputs))
+    return Origin(graph, len(inputs), source_lines(nodes), len(nodes))
+
+
+def restore_origin(graph: fx.Graph, word_node: fx.Node, operands: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """Copies the origin of ``word_node`` back into ``graph`` before it, on the current operands; returns the output values."""
+    origin: Origin = word_node.meta[ORIGIN]
+    placeholders = [n for n in origin.graph.nodes if n.op == "placeholder"]
+    env: dict[fx.Node, fx.Node] = dict(zip(placeholders, operands, strict=True))
+    with graph.inserting_before(word_node):
+        outputs = graph.graph_copy(origin.graph, cast("dict[fx.Node, fx.Node]", env))
+    return cast("tuple[fx.Node, ...]", outputs)
+
+
+def source_lines(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
+    """The distinct model source lines of ``nodes`` as ``file:line``, innermost frame, in order of first appearance."""
+    lines = dict.fromkeys(line for node in nodes if (line := source_line(node.meta)) is not None)
+    return tuple(lines)
+
+
+def source_line(meta: Mapping[str, object]) -> str | None:
+    """``file:line`` of the innermost frame of a node's stack trace, or None."""
+    trace = meta.get("stack_trace")
+    if not isinstance(trace, str):
+        return None
+    frames = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
+    if not frames:
+        return None
+    path, _, rest = frames[-1].removeprefix('File "').partition('", line ')
+    return f"{path}:{rest.split(',')[0]}"

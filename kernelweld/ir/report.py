@@ -1,0 +1,71 @@
+"""The typed report: what was recognised, what was welded, what was not and why, and the launches before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """An anchor that was found and not raised, or a word that was not welded: where, and the reason in words."""
+
+    anchor: str
+    kind: str
+    source: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class WeldReport:
+    """One weld: its kernel's name, its words in order, the model's source lines it replaces, its row tasks."""
+
+    name: str
+    words: tuple[str, ...]
+    sources: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Predicted kernel launches of one run of the graph."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One graph. ``nodes`` counts calls before the passes; ``seconds`` is the time of each pass."""
+
+    nodes: int
+    words: Mapping[str, int]
+    near_misses: tuple[NearMiss, ...]
+    welds: tuple[WeldReport, ...]
+    launches: Launches
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All graphs of one compiled model, in the order in which they were compiled."""
+
+    graphs: tuple[GraphReport, ...] = ()
+
+    def to_json(self) -> str:
+        """The report as JSON: ``{"graphs": [{"nodes", "words", "near_misses", "welds", "launches", "seconds"}]}``."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """The inverse of :meth:`to_json`."""
+        return cls(tuple(_graph(g) for g in json.loads(text)["graphs"]))
+
+
+def _graph(g: dict) -> GraphReport:  # type: ignore[type-arg]
+    misses = tuple(NearMiss(**m) for m in g["near_misses"])
+    welds = tuple(
+        WeldReport(w["name"], tuple(w["words"]), tuple(w["sources"]), tuple(w["tasks"])) for w in g["welds"]
+    )
+    return GraphReport(g["nodes"], g["words"], misses, welds, Launches(**g["launches"]), g["seconds"])

@@ -1,0 +1,92 @@
+"""The table of all words, their operators, and the way from a graph node to its word and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.ir.gate_mul import GateMul
+from kernelweld.ir.l2_norm import L2Norm
+from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.pointwise import POINTWISE, Pointwise
+from kernelweld.ir.residual_add import ResidualAdd
+from kernelweld.ir.rms_norm import RMSNorm
+from kernelweld.ir.rope import Rope
+from kernelweld.ir.rope_table import RopeTable
+from kernelweld.ir.row_reduce import ROW_REDUCE, RowReduce
+from kernelweld.ir.word import Tensors, Word
+
+WORDS: tuple[type[Word], ...] = (RMSNorm, LayerNorm, L2Norm, ResidualAdd, Rope, RopeTable, GateMul)
+
+Step = Word | Pointwise | RowReduce
+
+_LIBRARY = torch.library.Library("kernelweld", "DEF")
+
+
+def _implementation(cls: type[Word]) -> Callable[..., Tensors]:
+    def run(*tensors: torch.Tensor | None, **static: object) -> Tensors:
+        return cls.from_static(static).reference(*tensors)  # type: ignore[arg-type]
+
+    return run
+
+
+def _define(cls: type[Word]) -> OpOverload:
+    _LIBRARY.define(cls.schema())
+    _LIBRARY.impl(cls.kind, _implementation(cls), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"kernelweld::{cls.kind}", _implementation(cls), lib=_LIBRARY)
+    overload: OpOverload = getattr(torch.ops.kernelweld, cls.kind).default
+    return overload
+
+
+@cache
+def _operators() -> dict[type[Word], OpOverload]:
+    return {cls: _define(cls) for cls in WORDS}
+
+
+@cache
+def _classes() -> dict[OpOverload, type[Word]]:
+    return {op: cls for cls, op in _operators().items()}
+
+
+def op_of(word: Word | type[Word]) -> OpOverload:
+    """The ``torch.ops.kernelweld`` operator of a word."""
+    return _operators()[word if isinstance(word, type) else type(word)]
+
+
+def word_of(node: fx.Node) -> Word | None:
+    """The raised word that ``node`` calls, or None."""
+    cls = _classes().get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
+    return None if cls is None else cls.from_static(dict(node.kwargs))  # type: ignore[arg-type]
+
+
+def step_of(node: fx.Node) -> Step | None:
+    """What a weld would hold for ``node``: its raised word, or the nameless pointwise or row-reduce it is; None if neither."""
+    if node.op != "call_function":
+        return None
+    word = word_of(node)
+    if word is not None:
+        return word
+    if node.target in POINTWISE:
+        return Pointwise(POINTWISE[node.target])  # type: ignore[index]
+    return _row_reduce(node) if node.target in ROW_REDUCE else None
+
+
+def _row_reduce(node: fx.Node) -> RowReduce | None:
+    operand = node.args[0]
+    if not isinstance(operand, fx.Node) or len(node.args) < 2:
+        return None
+    dims = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
+    rank = operand.meta["val"].dim()
+    if [d % rank for d in dims if isinstance(d, int)] != [rank - 1]:
+        return None
+    keepdim = bool(node.args[2]) if len(node.args) > 2 else False
+    return RowReduce(ROW_REDUCE[node.target], keepdim)  # type: ignore[index]
+
+
+def insert_word(graph: fx.Graph, word: Word, operands: Sequence[fx.Node | None]) -> fx.Node:
+    """A call of ``word`` at the graph's insertion point; the caller sets ``meta``."""
+    return graph.call_function(op_of(word), tuple(operands), dict(word.static()))

@@ -1,0 +1,1 @@
+"""Passes: canonicalize, raise, plan, lower, one a file; the textual pipeline and its instruments."""

@@ -1,0 +1,1 @@
+"""Patterns: how words are spelled in FX graphs, one word a file."""

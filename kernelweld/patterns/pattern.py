@@ -1,0 +1,62 @@
+"""What a pattern is: an anchor it starts from, and a typed answer, a match or the reason for none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.ir.word import Word
+
+
+@dataclass(frozen=True)
+class Match:
+    """``nodes`` (topological order, without the operands) compute ``word`` of ``operands``; ``outputs`` are the values others use."""
+
+    word: Word
+    operands: tuple[fx.Node | None, ...]
+    outputs: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    """Why an anchor is not the word: a template and its arguments, formatted only when read, and the node that broke it.
+
+    ``stage`` orders the reasons of one anchor: the further a pattern got, the nearer the miss. Stage 0 says that the anchor is something
+    else altogether and is not reported.
+    """
+
+    template: str
+    node: fx.Node
+    arguments: tuple[object, ...] = ()
+    stage: int = 1
+
+    @property
+    def reason(self) -> str:
+        return self.template.format(*self.arguments)
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Pattern(ABC):
+    """One word's spellings. ``anchors`` are the operators a match may start from; ``match`` changes nothing in the graph."""
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    anchors: ClassVar[tuple[OpOverload, ...]]
+
+    @abstractmethod
+    def match(self, anchor: fx.Node) -> Match | NoMatch:
+        """The word that ``anchor`` belongs to, or why it is none."""
+
+
+def in_graph_order(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """``nodes`` without repeats, in the order in which they stand in their graph."""
+    return tuple(sorted(dict.fromkeys(nodes)))
