@@ -1,0 +1,160 @@
+"""Full texts of every error and warning: what happened, where, how to proceed."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import warnings
+
+import pytest
+
+from kernelweld import errors
+from kernelweld.errors import KernelweldError, KernelweldWarning
+
+CASES: list[tuple[KernelweldError, str]] = [
+    (
+        KernelweldError(),
+        "kernelweld failed\n  how to proceed: Run the function without kernelweld and report this error.",
+    ),
+    (
+        errors.UnknownName("pass", "rais", ("canonicalize", "raise", "plan")),
+        "unknown pass 'rais'; did you mean 'raise'?\n"
+        "  how to proceed: Use one of: canonicalize, raise, plan.",
+    ),
+    (
+        errors.UnknownName("option", "zzz", ("max-tasks",)),
+        "unknown option 'zzz'\n  how to proceed: Use one of: max-tasks.",
+    ),
+    (
+        errors.UnknownName("option", "x", ()),
+        "unknown option 'x'\n  how to proceed: There is no option to choose.",
+    ),
+    (
+        errors.UnknownName("pattern", "p", tuple(f"q{i:02d}" for i in range(18))),
+        "unknown pattern 'p'\n"
+        "  how to proceed: Use one of: q00, q01, q02, q03, q04, q05, q06, q07, q08, q09, "
+        "q10, q11, q12, q13, q14, q15 and 2 more.",
+    ),
+    (
+        errors.BadPipeline("canonicalize,,raise", 13, "expected a pass name"),
+        "cannot read the pipeline: expected a pass name at character 14\n"
+        "    canonicalize,,raise\n"
+        "                 ^\n"
+        "  how to proceed: Write passes as 'name,name{option=value option=value},name'.",
+    ),
+    (
+        errors.BadTarget("m.pt2", "there is no such file", "Check the path."),
+        "cannot use target 'm.pt2': there is no such file\n  how to proceed: Check the path.",
+    ),
+    (
+        errors.MissingDependency("transformers", "target 'hf:llama'", "hf"),
+        "target 'hf:llama' needs the package 'transformers', which is not installed\n"
+        "  how to proceed: pip install 'kernelweld[hf]'",
+    ),
+    (
+        errors.NotAModule("int", source="serve.py:3"),
+        "fuse() takes an nn.Module or a function, not 'int'\n"
+        "  at serve.py:3\n"
+        "  how to proceed: Pass the model itself, or decorate its forward with @kernelweld.fuse.",
+    ),
+    (
+        errors.UnsupportedGraph("it holds a while_loop", source="model.py:12 in forward: while_loop(...)"),
+        "this graph cannot be welded: it holds a while_loop\n"
+        "  at model.py:12 in forward: while_loop(...)\n"
+        "  how to proceed: Move that operation out of the fused function, or use "
+        "strict=False to run it as it is.",
+    ),
+    (
+        errors.InvalidGraph(("v3 has no meta['val']", "v4 is used before it is made")),
+        "the graph breaks 2 rules of the IR\n"
+        "    v3 has no meta['val']\n"
+        "    v4 is used before it is made\n"
+        "  how to proceed: Run the pipeline with verify-each to find the pass that left "
+        "it so, and report that pass.",
+    ),
+    (
+        errors.UnsupportedDtype("rms_norm", "float64", ("float32", "bfloat16"), source="model.py:7"),
+        "rms_norm is not generated for float64\n"
+        "  at model.py:7\n"
+        "  how to proceed: Cast its input to one of float32, bfloat16.",
+    ),
+    (
+        errors.UnsupportedDevice("mps", ("cuda", "cpu")),
+        "no kernels are generated for device 'mps'\n"
+        "  how to proceed: Move the model and its inputs to one of cuda, cpu.",
+    ),
+    (
+        errors.TrainingMode(),
+        "the model was called with gradients enabled, and welds have no backward\n"
+        "  how to proceed: Call it under torch.no_grad() or torch.inference_mode().",
+    ),
+    (
+        errors.GraphBreak(("print() is not traced",)),
+        "the function has 1 graph break; no weld crosses one\n"
+        "    print() is not traced\n"
+        "  how to proceed: Remove them (TORCH_LOGS=graph_breaks shows each), or use "
+        "strict=False to weld between them.",
+    ),
+    (
+        errors.PassFailed(
+            "raise", "KeyError: 'val'", "mul_3", source="model.py:9", excerpt="%v3 = mul(%v1, %v2)"
+        ),
+        "pass 'raise' failed at node 'mul_3': KeyError: 'val'\n"
+        "    %v3 = mul(%v1, %v2)\n"
+        "  at model.py:9\n"
+        "  how to proceed: Leave 'raise' out of the pipeline, and report this error with the source line.",
+    ),
+    (
+        errors.VerificationFailed("rms_norm_0", 0.03125, 0.0078125),
+        "weld 'rms_norm_0' is wrong: error 0.0312, allowed 0.00781\n"
+        "  how to proceed: Do not use this weld: run without kernelweld, and report the "
+        "weld with the source line.",
+    ),
+    (
+        errors.CodegenFailed("rope_1", "tile of 65536 columns does not fit"),
+        "no kernel for weld 'rope_1': tile of 65536 columns does not fit\n"
+        "  how to proceed: Use strict=False to run these operations unfused, and report this error.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), CASES, ids=lambda case: type(case).__name__)
+def test_full_text(error: KernelweldError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_every_error_has_a_text_case() -> None:
+    classes = {c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, KernelweldError)}
+    assert {type(error) for error, _ in CASES} == classes
+
+
+def test_caught_by_the_base_and_shown_by_raise() -> None:
+    with pytest.raises(KernelweldError, match=r"unknown target 'hf:lama'; did you mean 'hf:llama'\?"):
+        raise errors.UnknownName("target", "hf:lama", ("hf:llama", "hf:qwen3"))
+
+
+@pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda error: type(error).__name__)
+def test_survives_pickling_to_another_process(error: KernelweldError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+
+
+def test_warning_is_one_line_with_cause_and_remedy() -> None:
+    source = "model.py:7 in forward:\n  y = n(x)"
+    error = errors.UnsupportedDtype("rms_norm", "float64", ("float32",), source=source)
+    assert str(KernelweldWarning.of(error)) == (
+        "kernelweld: rms_norm is not generated for float64 (model.py:7 in forward: y = n(x)). "
+        "Cast its input to one of float32."
+    )
+
+
+def test_warning_category_can_be_filtered() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.warn(KernelweldWarning.of(errors.TrainingMode()), stacklevel=1)
+    assert [w.category for w in seen] == [KernelweldWarning]
+    assert str(seen[0].message) == (
+        "kernelweld: the model was called with gradients enabled, and welds have no backward. "
+        "Call it under torch.no_grad() or torch.inference_mode()."
+    )
