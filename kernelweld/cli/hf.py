@@ -1,0 +1,149 @@
+"""``transformers`` models, and the arguments with which a user calls them in one phase of generation."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from kernelweld.cli.zoo import ZOO
+from kernelweld.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedConfig
+
+Phase = Literal["prefill", "decode"]
+CacheKind = Literal["dynamic", "static"]
+
+PREFILL_TOKENS = 7
+_STATIC_TOKENS = 32
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a model is called: the phase of generation, the rows of the batch, the kind of cache."""
+
+    phase: Phase = "prefill"
+    batch: int = 1
+    cache: CacheKind = "dynamic"
+
+
+def zoo_config(name: str, *, full: bool = False, layers: int | None = None) -> PreTrainedConfig:
+    """The configuration of the ``hf:`` target ``name``: tiny, or with ``full`` of the real dimensions."""
+    entry = ZOO[name]
+    config_class = _transformers(f"target 'hf:{name}'").CONFIG_MAPPING[entry.model_type]
+    config: PreTrainedConfig = config_class(**entry.fields(full=full, layers=layers))
+    return config
+
+
+def folder_config(folder: Path, *, layers: int | None = None) -> PreTrainedConfig:
+    """The configuration in ``folder/config.json``, cut to its first ``layers`` layers."""
+    config: PreTrainedConfig = _transformers(f"target '{folder}'").AutoConfig.from_pretrained(folder)
+    text = config.get_text_config()
+    if layers is not None:
+        depth, text.num_hidden_layers = text.num_hidden_layers, layers
+        for name, value in list(vars(text).items()):
+            if isinstance(value, list) and len(value) == depth:  # one entry a layer: layer_types and its like
+                setattr(text, name, value[:layers])
+    return config
+
+
+def random_model(config: PreTrainedConfig, *, dtype: torch.dtype, device: str) -> nn.Module:
+    """A causal language model with seeded random weights in ``eval`` mode; on ``"meta"`` it has none.
+
+    Norm weights and all biases get noise: their initial ones and zeros would hide a weight that is not
+    applied. Buffers such as the inverse frequencies keep their own dtype.
+    """
+    auto = _transformers("building a model").AutoModelForCausalLM
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(_SEED)
+        model: nn.Module = auto.from_config(config, dtype=dtype)
+        if device != "meta":
+            for tensor in _ones_and_zeros(model):
+                tensor.data.add_(torch.randn_like(tensor, dtype=torch.float32).mul_(0.1).to(tensor.dtype))
+    return model.eval()
+
+
+def saved_model(
+    folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype, device: str
+) -> nn.Module | None:
+    """The model whose weights lie in ``folder``, or None when there are none."""
+    if not has_weights(folder):
+        return None
+    auto = _transformers(f"target '{folder}'").AutoModelForCausalLM
+    model: nn.Module = auto.from_pretrained(folder, config=config, dtype=dtype, local_files_only=True)
+    return model.to(device).eval()
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether ``folder`` holds a checkpoint in one of the formats that ``from_pretrained`` reads."""
+    return any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")))
+
+
+def model_kwargs(model: nn.Module, config: PreTrainedConfig, call: Call) -> dict[str, object]:
+    """Keyword arguments of one forward, as ``generate`` would make them.
+
+    Prefill: ``input_ids`` of shape ``[batch, 7]`` and an empty cache. Decode: ``[batch, 1]`` and a cache
+    that holds 7 tokens, put there by a prefill of the model itself. A static cache is allocated before
+    either.
+    """
+    device = next(model.parameters()).device
+    vocabulary = config.get_text_config().vocab_size
+    ids = _token_ids(vocabulary, call.batch, PREFILL_TOKENS + 1).to(device)
+    prompt, token = ids[:, :PREFILL_TOKENS], ids[:, PREFILL_TOKENS:]
+    cache = _new_cache(config, call.cache)
+    if call.phase == "decode" or call.cache == "static":
+        with torch.no_grad():
+            model(input_ids=prompt, cache=cache, use_cache=True)
+    if call.phase == "prefill" and call.cache == "static":
+        cache.reset()
+    return {
+        "input_ids": (token if call.phase == "decode" else prompt).contiguous(),
+        "cache": cache,
+        "use_cache": True,
+    }
+
+
+def random_bytes(config: PreTrainedConfig, *, dtype: torch.dtype) -> int:
+    """Bytes that the parameters of a model of ``config`` take, counted on the meta device."""
+    model = random_model(config, dtype=dtype, device="meta")
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def _ones_and_zeros(model: nn.Module) -> Iterator[Tensor]:
+    """Norm weights, and biases of any kind, the router's correction bias among them."""
+    for module in model.modules():
+        is_norm = "norm" in type(module).__name__.lower()
+        named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        yield from (t for name, t in named if name.endswith("bias") or (is_norm and name == "weight"))
+
+
+def _token_ids(vocabulary: int, batch: int, length: int) -> Tensor:
+    generator = torch.Generator().manual_seed(_SEED)
+    return torch.randint(0, vocabulary, (batch, length), generator=generator)
+
+
+def _new_cache(config: PreTrainedConfig, kind: CacheKind) -> Cache:
+    transformers = _transformers("a cache")
+    cache: Cache = (
+        transformers.StaticCache(config=config, max_cache_len=_STATIC_TOKENS)
+        if kind == "static"
+        else transformers.DynamicCache(config=config)
+    )
+    return cache
+
+
+def _transformers(purpose: str) -> ModuleType:
+    try:
+        return importlib.import_module("transformers")
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise MissingDependency("transformers", purpose, "hf") from error

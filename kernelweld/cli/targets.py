@@ -1,0 +1,170 @@
+"""What a TARGET on the command line means, resolved to something that can be called.
+
+========================  =============================================================================
+``hf:NAME``               a ``transformers`` model of a tiny random configuration (``full``: real dimensions)
+a folder                  a ``transformers`` causal language model: its ``config.json``, and weights if there
+``FILE.pt2``              a program saved by ``torch.export.save``, with its example inputs
+``MODULE:CALLABLE``       a function that returns ``(model_or_fn, args, kwargs)``
+========================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelweld.cli import hf
+from kernelweld.cli.hf import CacheKind, Call, Phase
+from kernelweld.cli.zoo import ZOO
+from kernelweld.errors import BadTarget, UnknownName
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_RANDOM_LIMIT = 16 * 2**30  # bytes of random weights made without being asked for the meta device
+
+
+@dataclass(frozen=True)
+class Target:
+    """A resolved target. ``fn`` is a module or function; ``config`` is set for ``transformers`` models."""
+
+    name: str
+    fn: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    config: PreTrainedConfig | None = None
+
+    def fresh_inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Copies of the arguments for one call: each call writes to its caches."""
+        return copy.deepcopy((self.args, dict(self.kwargs)))
+
+
+def names() -> tuple[str, ...]:
+    """The targets that exist by name."""
+    return tuple(f"hf:{name}" for name in ZOO)
+
+
+def resolve(
+    target: str,
+    *,
+    phase: Phase = "prefill",
+    layers: int | None = None,
+    full: bool = False,
+    batch: int = 1,
+    dtype: torch.dtype = torch.bfloat16,
+    cache: CacheKind = "dynamic",
+    device: str | None = None,
+) -> Target:
+    """Resolve ``target``.
+
+    ``phase``, ``layers``, ``batch``, ``dtype``, ``cache`` and ``full`` shape ``hf:`` targets and folders; a
+    ``.pt2`` file and a callable bring their own inputs. With ``full`` the model has its real dimensions and
+    stands on the meta device, without weights, unless ``device`` says otherwise.
+
+    Raises:
+        UnknownName: no such target; with close names.
+        BadTarget: the target exists and cannot be used as it is; with what to do.
+        MissingDependency: ``transformers`` is not installed.
+    """
+    if layers is not None and layers < 1:
+        raise BadTarget(target, f"{layers} layers were asked for", "Ask for one layer or more.")
+    device = device or ("meta" if full else "cpu")
+    call = Call(phase, batch, cache)
+    if target in names():
+        config = hf.zoo_config(target.removeprefix("hf:"), full=full, layers=layers)
+        return _causal_lm(target, config, call, dtype, device)
+    if Path(target).is_dir():
+        return _folder(target, layers, call, dtype, device)
+    if target.endswith(".pt2"):
+        return _exported(target)
+    if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
+        return _callable(target)
+    if "/" in target:
+        raise BadTarget(target, "there is no such folder", "Give a folder that holds a config.json.")
+    raise UnknownName("target", target, names())
+
+
+def _causal_lm(
+    name: str, config: PreTrainedConfig, call: Call, dtype: torch.dtype, device: str, folder: Path | None =
+    None
+) -> Target:
+    model = hf.saved_model(folder, config, dtype=dtype, device=device) if folder else None
+    model = model or hf.random_model(config, dtype=dtype, device=device)
+    return Target(name, model, (), hf.model_kwargs(model, config, call), config)
+
+
+def _folder(target: str, layers: int | None, call: Call, dtype: torch.dtype, device: str) -> Target:
+    folder = Path(target)
+    if not (folder / "config.json").is_file():
+        raise BadTarget(target, "the folder has no config.json", "Give the folder of a transformers model.")
+    config = hf.folder_config(folder, layers=layers)
+    if device == "meta":
+        return _causal_lm(target, config, call, dtype, device)
+    if not hf.has_weights(folder) and (size := hf.random_bytes(config, dtype=dtype)) > _RANDOM_LIMIT:
+        raise BadTarget(
+            target,
+            f"it has no weights, and random ones would take {size / 2**30:.0f} GiB",
+            "Use --full to inspect it on the meta device, or --layers to cut it.",
+        )
+    return _causal_lm(target, config, call, dtype, device, folder)
+
+
+def _exported(target: str) -> Target:
+    if not Path(target).is_file():
+        raise BadTarget(target, "there is no such file", "Give a file that torch.export.save wrote.")
+    program = torch.export.load(target)
+    if program.example_inputs is None:
+        advice = "Export it again with example inputs, or write a function and use MODULE:CALLABLE."
+        raise BadTarget(target, "it was saved without example inputs", advice)
+    args, kwargs = program.example_inputs
+    return Target(target, program.module(), tuple(args), kwargs)
+
+
+def _callable(target: str) -> Target:
+    module_name, _, attribute = target.partition(":")
+    with _current_folder_importable():
+        try:
+            found: object = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise  # the module exists; what it imports does not
+            advice = "Run from the folder that holds the module, or install its package."
+            raise BadTarget(target, f"there is no module {module_name!r}", advice) from error
+        for name in attribute.split("."):
+            if not hasattr(found, name):
+                raise UnknownName(f"attribute of {module_name!r}", attribute, _public(found))
+            found = getattr(found, name)
+        result = found() if callable(found) else found
+    return _triple(target, result)
+
+
+def _triple(target: str, result: object) -> Target:
+    match result:
+        case (fn, tuple() | list() as args, dict() as kwargs) if callable(fn):
+            return Target(target, fn, tuple(args), kwargs)
+    advice = "Return (model_or_fn, args, kwargs): something callable, a tuple and a dict."
+    raise BadTarget(target, f"it gave {type(result).__name__!r}", advice)
+
+
+def _public(module: object) -> tuple[str, ...]:
+    return tuple(name for name in dir(module) if not name.startswith("_"))
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """A console script does not have the current folder on its path, unlike ``python -m``."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")
