@@ -1,8 +1,9 @@
 """Row tasks: what a weld asks the code generator for, free of graphs and of torch.fx.
 
-A weld becomes one kernel. It holds row tasks that share the launch, each with its own range of programs. A row task walks a domain of
-rows; for each row it holds tiles of the feature axis in registers and applies its steps in order. Sizes, strides and offsets are
-sympy expressions in elements; their free symbols become integer kernel arguments.
+A weld becomes one kernel. It holds row tasks that share the launch, each with its own range of programs.
+A row task walks a domain of rows; for each row it holds tiles of the feature axis in registers and
+applies its steps in order. Sizes, strides and offsets are sympy expressions in elements; their free
+symbols become integer kernel arguments.
 """
 
 from __future__ import annotations
@@ -16,12 +17,25 @@ from kernelweld.ir.word import Word
 
 
 @dataclass(frozen=True)
+class Value:
+    """A value in registers: ``width`` elements of the feature axis for each row (and head); width 1 is
+    one scalar per row.
+    """
+
+    name: str
+    width: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
 class Operand:
     """A tensor in memory as one task sees it.
 
-    ``name`` is the kernel argument (several operands may view the same argument at different offsets). The address of an element is
-    ``offset + sum(row_index[i] * row_strides[i]) + head * head_stride + feature * feature_stride``. A stride of 0 broadcasts; a
-    ``feature_stride`` of 0 with ``width`` 1 is a scalar per row.
+    ``name`` is the kernel argument (several operands may view the same argument at different offsets).
+    The address of an element is ``offset + sum(row_index[i] * row_strides[i]) + head * head_stride +
+    feature * feature_stride``. A stride of 0 broadcasts; a ``feature_stride`` of 0 with ``width`` 1 is a
+    scalar per row. With ``index`` (an integer value of width 1, loaded or computed before) the address
+    also has ``index * index_stride``: a row gathered from a table.
     """
 
     name: str
@@ -30,15 +44,8 @@ class Operand:
     feature_stride: sympy.Expr
     head_stride: sympy.Expr = field(default=sympy.Integer(0))
     offset: sympy.Expr = field(default=sympy.Integer(0))
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value in registers: ``width`` elements of the feature axis for each row (and head); width 1 is one scalar per row."""
-
-    name: str
-    width: int
-    dtype: torch.dtype
+    index: Value | None = None
+    index_stride: sympy.Expr = field(default=sympy.Integer(0))
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,9 @@ class Store:
 
 @dataclass(frozen=True)
 class Apply:
-    """``outs = word(*ins)``; an absent optional operand is None. ``over_heads``: its reductions cover the head axis too."""
+    """``outs = word(*ins)``; an absent optional operand is None. ``over_heads``: its reductions cover
+    the head axis too.
+    """
 
     outs: tuple[Value, ...]
     word: Word
@@ -69,7 +78,9 @@ class Apply:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """``out = name(*ins)`` rounded to ``out.dtype``; ``name`` as in ``kernelweld.ir.pointwise.POINTWISE``; scalars are Python numbers."""
+    """``out = name(*ins)`` rounded to ``out.dtype``; ``name`` as in
+    ``kernelweld.ir.pointwise.POINTWISE``; scalars are Python numbers.
+    """
 
     out: Value
     name: str
@@ -78,7 +89,9 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``out = name(in)`` over the feature axis (and the heads), width 1, rounded to ``out.dtype``; as in ``ROW_REDUCE``."""
+    """``out = name(in)`` over the feature axis (and the heads), width 1, rounded to ``out.dtype``; as
+    in ``ROW_REDUCE``.
+    """
 
     out: Value
     name: str
@@ -112,8 +125,9 @@ TaskStep = Load | Store | Apply | Elementwise | Reduce | Slice | Concat
 class RowTask:
     """One chain over one domain of rows.
 
-    ``rows`` are the sizes of the row dimensions, outermost first; ``heads`` (1 unless a step reduces over it) is an axis held whole
-    in the tile beside the features. ``sources`` are the model's source lines, printed as comments; ``title`` names the chain.
+    ``rows`` are the sizes of the row dimensions, outermost first; ``heads`` (1 unless a step reduces over
+    it) is an axis held whole in the tile beside the features. ``sources`` are the model's source lines,
+    printed as comments; ``title`` names the chain.
     """
 
     title: str
@@ -131,3 +145,10 @@ class WeldProgram:
     tasks: tuple[RowTask, ...]
     tensors: tuple[tuple[str, torch.dtype], ...]
     outputs: tuple[str, ...]
+
+
+def free_symbols(task: RowTask) -> frozenset[sympy.Symbol]:
+    """The symbols in the sizes, strides and offsets of a task: its integer kernel arguments."""
+    operands = [step.operand for step in task.steps if isinstance(step, (Load, Store))]
+    strides = [e for o in operands for e in (*o.row_strides, o.feature_stride, o.head_stride, o.offset)]
+    return frozenset(symbol for expr in (*task.rows, *strides) for symbol in expr.free_symbols)

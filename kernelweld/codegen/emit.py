@@ -1,0 +1,66 @@
+"""From a weld program to the text of its kernel."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import sympy
+
+from kernelweld.codegen.file import file_text
+from kernelweld.codegen.launch import Launch, choose
+from kernelweld.codegen.names import identifier
+from kernelweld.codegen.refusal import Refused
+from kernelweld.codegen.rows import operand_widths
+from kernelweld.codegen.task import WeldProgram
+from kernelweld.codegen.writer import KernelWriter
+from kernelweld.errors import CodegenFailed
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A generated kernel.
+
+    ``source`` is the whole text of its file. The kernel function is called ``name`` and takes the
+    ``tensors`` and then the integer ``symbols``, in order. ``outputs`` are the tensors it writes,
+    ``grid`` the number of programs in x; 0 means nothing to launch.
+    """
+
+    name: str
+    source: str
+    tensors: tuple[str, ...]
+    symbols: tuple[str, ...]
+    outputs: tuple[str, ...]
+    grid: sympy.Expr
+    launch: Launch
+
+
+def emit(program: WeldProgram, launch: Launch | None = None) -> Kernel:
+    """The kernel of ``program``, launched as ``launch`` says or as ``choose`` does.
+
+    Raises ``CodegenFailed`` when a step has no spelling in Triton, a row is wider than ``MAX_WIDTH``, or
+    the program contradicts itself.
+    """
+    try:
+        _check_names(program)
+        chosen = launch if launch is not None else choose(program)
+        writer = KernelWriter(program, chosen)
+        body = writer.body()
+    except Refused as refusal:
+        source = next((line for task in program.tasks for line in task.sources), "")
+        raise CodegenFailed(program.name, str(refusal), source=source) from refusal
+    name = identifier(program.name)
+    tensors = tuple(tensor for tensor, _ in program.tensors)
+    symbols = tuple(s for s in writer.symbols if re.search(rf"\b{s}\b", body))
+    text = file_text(program, chosen, (*tensors, *symbols), body, writer.helpers, writer.grid)
+    return Kernel(name, text, tensors, symbols, program.outputs, writer.grid, chosen)
+
+
+def _check_names(program: WeldProgram) -> None:
+    names = [name for name, _ in program.tensors]
+    bad = [name for name in names if identifier(name) != name]
+    if bad or len(set(names)) != len(names):
+        raise Refused(f"tensor names must be distinct identifiers, not {names}")
+    used = {operand.name for task in program.tasks for operand, _ in operand_widths(task)}
+    if not used <= set(names):
+        raise Refused(f"operands {sorted(used - set(names))} are not among the kernel's tensors")

@@ -1,0 +1,118 @@
+"""Elementwise operations without a name of their own, as eager torch computes them on the given dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+
+from kernelweld.codegen.emitters.contract import Emitter, equal_positions
+from kernelweld.codegen.layout import Alignment
+from kernelweld.codegen.piece import Piece
+from kernelweld.codegen.refusal import Refused
+from kernelweld.codegen.scope import Scope
+from kernelweld.codegen.spelling import grouped, is_float, literal, rounded, sigmoid, triton_dtype
+from kernelweld.codegen.task import Elementwise, Value
+from kernelweld.codegen.tile import Tile
+
+_ALL_NAN = "propagate_nan=tl.PropagateNan.ALL"
+
+#: The float32 expression of each operation of ``kernelweld.ir.pointwise.POINTWISE``.
+_FLOAT: Mapping[str, Callable[..., str]] = MappingProxyType(
+    {
+        "add": lambda a, b: f"{a} + {b}",
+        "sub": lambda a, b: f"{a} - {b}",
+        "mul": lambda a, b: f"{a} * {b}",
+        "div": lambda a, b: f"tl.div_rn({a}, {b})",
+        "neg": lambda a: f"-{a}",
+        "abs": lambda a: f"tl.abs({a})",
+        "exp": lambda a: f"tl.exp({a})",
+        "log": lambda a: f"tl.log({a})",
+        "sqrt": lambda a: f"tl.sqrt_rn({a})",
+        "rsqrt": lambda a: f"tl.rsqrt({a})",
+        "reciprocal": lambda a: f"tl.div_rn(1.0, {a})",
+        "sigmoid": sigmoid,
+        "tanh": lambda a: f"kernelweld_tanh({a})",
+        "relu": lambda a: f"tl.maximum({a}, 0.0, {_ALL_NAN})",
+        "sin": lambda a: f"tl.sin({a})",
+        "cos": lambda a: f"tl.cos({a})",
+        "maximum": lambda a, b: f"tl.maximum({a}, {b}, {_ALL_NAN})",
+        "minimum": lambda a, b: f"tl.minimum({a}, {b}, {_ALL_NAN})",
+        "clamp_min": lambda a, b: f"tl.maximum({a}, {b}, {_ALL_NAN})",
+        "clamp_max": lambda a, b: f"tl.minimum({a}, {b}, {_ALL_NAN})",
+        "cast": lambda a: a,
+    }
+)
+
+#: The same for integers, where the result is an integer too.
+_INTEGER: Mapping[str, Callable[..., str]] = MappingProxyType(
+    {
+        **{name: _FLOAT[name] for name in ("add", "sub", "mul", "neg", "abs", "cast")},
+        "relu": lambda a: f"tl.maximum({a}, 0)",
+        "maximum": lambda a, b: f"tl.maximum({a}, {b})",
+        "minimum": lambda a, b: f"tl.minimum({a}, {b})",
+        "clamp_min": lambda a, b: f"tl.maximum({a}, {b})",
+        "clamp_max": lambda a, b: f"tl.minimum({a}, {b})",
+    }
+)
+
+#: Operations that keep zero padding at zero.
+_ZERO_KEEPING = frozenset({"add", "sub", "mul", "neg", "abs", "cast", "sqrt", "relu", "maximum", "minimum"})
+
+
+def _tensors(step: Elementwise) -> list[Value]:
+    return [v for v in step.ins if isinstance(v, Value)]
+
+
+def align_elementwise(step: Elementwise) -> Sequence[Alignment]:
+    return equal_positions(step.out, *_tensors(step))
+
+
+def emit_elementwise(scope: Scope, step: Elementwise) -> None:
+    """One line for every piece of the output."""
+    table = _FLOAT if is_float(step.out.dtype) else _INTEGER
+    if step.name not in table:
+        kind = "float" if table is _FLOAT else "integer"
+        raise Refused(f"elementwise operation `{step.name}` is not generated for {kind} results")
+    if step.name == "tanh":
+        scope.helpers.add("kernelweld_tanh")
+    for piece in scope.pieces(step.out):
+        _emit_piece(scope, step, piece, table[step.name])
+
+
+def _emit_piece(scope: Scope, step: Elementwise, piece: Piece, spell: Callable[..., str]) -> None:
+    tiles = {v.name: scope.tile(v, piece) for v in _tensors(step)}
+    texts = [
+        _argument(step, v, tiles[v.name]) if isinstance(v, Value) else _scalar(step, v) for v in step.ins
+    ]
+    clean = (
+        step.name in _ZERO_KEEPING and len(tiles) == len(step.ins) and all(t.clean for t in tiles.values())
+    )
+    text = spell(*texts)
+    text = rounded(text, step.out.dtype) if is_float(step.out.dtype) else text
+    if text in (t.text for t in tiles.values()):
+        scope.bind(step.out, piece, tiles[_tensors(step)[0].name])
+    else:
+        scope.define(step.out, piece, text, tiles.values(), clean)
+
+
+def _argument(step: Elementwise, value: Value, tile: Tile) -> str:
+    """An operand in the type that the operation is computed in: float32, or the output's integer type.
+
+    Torch first brings an integer operand to the result's float dtype, so it is rounded there.
+    """
+    out = step.out.dtype
+    if is_float(out) and not is_float(value.dtype):
+        return rounded(f"{grouped(tile.text)}.to(tl.float32)", torch.float32 if step.name == "cast" else out)
+    if not is_float(out) and value.dtype != out:
+        return f"{grouped(tile.text)}.to({triton_dtype(out)})"
+    return tile.text
+
+
+def _scalar(step: Elementwise, number: float | int) -> str:
+    text = literal(float(number) if is_float(step.out.dtype) else number)
+    return grouped(text)
+
+
+ELEMENTWISE = Emitter(align_elementwise, emit_elementwise)

@@ -1,0 +1,92 @@
+"""Loads and stores: addresses, masks and the widening to float32."""
+
+from __future__ import annotations
+
+import sympy
+
+from kernelweld.codegen.expressions import ZERO, product, spell, total
+from kernelweld.codegen.piece import Piece
+from kernelweld.codegen.refusal import Refused
+from kernelweld.codegen.rows import INT32_LIMIT
+from kernelweld.codegen.scope import WHOLE, Scope
+from kernelweld.codegen.spelling import grouped, is_float, triton_dtype
+from kernelweld.codegen.task import Load, Operand, Store
+from kernelweld.codegen.tile import Tile
+
+
+def emit_load(scope: Scope, step: Load) -> None:
+    """Loads every piece of the value, widened to float32 (integers stay as they are)."""
+    dtype = step.operand.dtype
+    rows = _varies(scope, step.operand)
+    for piece in scope.pieces(step.out):
+        mask = _mask(scope, rows, piece.count)
+        zero = "0.0" if is_float(dtype) else "0"
+        guard = f", mask={mask}, other={zero}" if mask else ""
+        text = f"tl.load({_address(scope, step.operand, piece)}{guard})"
+        if is_float(dtype) and triton_dtype(dtype) != "tl.float32":
+            text = f"{text}.to(tl.float32)"
+        scope.define(step.out, piece, text, [Tile("", rows, piece.count)], clean=True)
+
+
+def emit_store(scope: Scope, step: Store) -> None:
+    """Stores every piece of the value in the operand's dtype."""
+    rows = _varies(scope, step.operand)
+    for piece in scope.pieces(step.value):
+        tile = scope.tile(step.value, piece)
+        if tile.rows and not rows:
+            raise Refused(f"output `{step.operand.name}` is the same for all rows, but its value is not")
+        mask = _mask(scope, rows, piece.count)
+        guard = f", mask={mask}" if mask else ""
+        value = f"{grouped(tile.text)}.to({triton_dtype(step.operand.dtype)})"
+        if tile.count < piece.count:
+            value = f"tl.broadcast_to({value}, {scope.shape(Tile('', tile.rows, piece.count))})"
+        address = _address(scope, step.operand, piece)
+        scope.source.line(f"tl.store({address}, {value}{guard})", f"{step.value.name}{piece}")
+
+
+def _varies(scope: Scope, operand: Operand) -> bool:
+    """Whether the operand differs along the first axis of a tile."""
+    if operand.index is not None and scope.tile(operand.index, WHOLE).rows:
+        return True
+    if scope.frame.task.heads > 1:
+        return bool(operand.head_stride != 0)
+    return any(bool(stride != 0) for stride in scope.frame.domain.strides_of(operand))
+
+
+def _base(scope: Scope, operand: Operand) -> tuple[str, bool]:
+    """Pointers to the start of each row (and head) of ``operand``, and whether they are a tile already."""
+    strides = scope.frame.domain.strides_of(operand)
+    terms = [product(scope.row_index(i), s) for i, s in enumerate(strides) if s != 0]
+    if scope.frame.task.heads > 1 and operand.head_stride != 0:
+        head = f"{scope.head()}.to(tl.int64)" if scope.frame.domain.wide else scope.head()
+        terms.append(product(head, operand.head_stride))
+    if operand.index is not None:
+        index = f"{scope.tile(operand.index, WHOLE).text}.to(tl.int64)"
+        terms.append(product(index, operand.index_stride))
+    tiled = bool(terms)
+    if not isinstance(operand.offset, sympy.Integer):
+        terms.append(f"tl.cast({spell(operand.offset)}, tl.int64)")
+    text = total(operand.name, *terms)
+    return (scope.shared(f"{operand.name}_row", text) if terms else text), tiled
+
+
+def _address(scope: Scope, operand: Operand, piece: Piece) -> str:
+    """Pointers to the elements of ``piece`` in every row."""
+    base, tiled = _base(scope, operand)
+    stride = sympy.sympify(operand.feature_stride)
+    constant = operand.offset if isinstance(operand.offset, sympy.Integer) else ZERO
+    start = spell(sympy.expand(constant + piece.start * stride))
+    if piece.count == 1:
+        return total(base, start, None if tiled else scope.lane(1))
+    lane = scope.lane(piece.count)
+    if not (isinstance(stride, sympy.Integer) and abs(stride) * piece.last < INT32_LIMIT):
+        lane = f"{lane}.to(tl.int64)"
+    return total(base, start, product(lane, sympy.expand(stride * piece.step)) or f"{lane} * 0")
+
+
+def _mask(scope: Scope, rows: bool, count: int) -> str | None:
+    masks = [scope.in_columns(count)]
+    if rows:
+        masks = [scope.in_rows(), scope.in_heads(), *masks]
+    present = [m for m in masks if m is not None]
+    return " & ".join(present) if present else None

@@ -1,0 +1,24 @@
+"""A piece of a value in registers, as the generated source names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``text`` is an expression that holds ``count`` features, padded to a power of two, for each row.
+
+    Every tile has two axes in the source. ``rows`` is False when it is the same for all rows (a weight): its
+    first extent is then 1. ``clean``: padding lanes hold zeros, so sums need no mask.
+    """
+
+    text: str
+    rows: bool
+    count: int
+    clean: bool = False
+
+
+def padded(count: int) -> int:
+    """The smallest power of two that holds ``count`` elements."""
+    return 1 << (count - 1).bit_length()
