@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 import sympy
+import torch
 
 from kernelweld.codegen.file import file_text
 from kernelweld.codegen.launch import Launch, choose
@@ -33,6 +34,7 @@ class Kernel:
     outputs: tuple[str, ...]
     grid: sympy.Expr
     launch: Launch
+    dtypes: tuple[torch.dtype, ...]
 
 
 def emit(program: WeldProgram, launch: Launch | None = None) -> Kernel:
@@ -51,9 +53,10 @@ def emit(program: WeldProgram, launch: Launch | None = None) -> Kernel:
         raise CodegenFailed(program.name, str(refusal), source=source) from refusal
     name = identifier(program.name)
     tensors = tuple(tensor for tensor, _ in program.tensors)
+    dtypes = tuple(dtype for _, dtype in program.tensors)
     symbols = tuple(s for s in writer.symbols if re.search(rf"\b{s}\b", body))
     text = file_text(program, chosen, (*tensors, *symbols), body, writer.helpers, writer.grid)
-    return Kernel(name, text, tensors, symbols, program.outputs, writer.grid, chosen)
+    return Kernel(name, text, tensors, symbols, program.outputs, writer.grid, chosen, dtypes)
 
 
 def _check_names(program: WeldProgram) -> None:

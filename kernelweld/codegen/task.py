@@ -150,5 +150,9 @@ class WeldProgram:
 def free_symbols(task: RowTask) -> frozenset[sympy.Symbol]:
     """The symbols in the sizes, strides and offsets of a task: its integer kernel arguments."""
     operands = [step.operand for step in task.steps if isinstance(step, (Load, Store))]
-    strides = [e for o in operands for e in (*o.row_strides, o.feature_stride, o.head_stride, o.offset)]
+    strides = [
+        expr
+        for o in operands
+        for expr in (*o.row_strides, o.feature_stride, o.head_stride, o.offset, o.index_stride)
+    ]
     return frozenset(symbol for expr in (*task.rows, *strides) for symbol in expr.free_symbols)

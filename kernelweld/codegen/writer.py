@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import accumulate
 
 import sympy
@@ -13,10 +12,10 @@ from kernelweld.codegen.expressions import spell
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.names import NameTable
 from kernelweld.codegen.plan import plan_task
-from kernelweld.codegen.rows import operand_widths, row_domain
+from kernelweld.codegen.rows import row_domain
 from kernelweld.codegen.scope import Frame, Scope
 from kernelweld.codegen.source import Source, printable
-from kernelweld.codegen.task import Apply, RowTask, WeldProgram
+from kernelweld.codegen.task import Apply, RowTask, WeldProgram, free_symbols
 
 
 class KernelWriter:
@@ -29,7 +28,7 @@ class KernelWriter:
         self._live = [k for k, count in enumerate(self._counts) if count != 0]
         self._tasks = program.tasks
         self._source = Source()
-        self.symbols = sorted({s.name for task in program.tasks for s in _free_symbols(task)})
+        self.symbols = sorted({s.name for task in program.tasks for s in free_symbols(task)})
         self._names = NameTable([*(name for name, _ in program.tensors), *self.symbols])
         self.helpers: list[str] = []
         self.grid: sympy.Expr = sympy.Add(*self._counts)
@@ -107,10 +106,3 @@ def _condition(place: int, live: int, end: str) -> str:
     if place == live - 1:
         return "else:"
     return f"{'elif' if place else 'if'} pid < {end}:"
-
-
-def _free_symbols(task: RowTask) -> Iterator[sympy.Symbol]:
-    for operand, _ in operand_widths(task):
-        strides = (*operand.row_strides, operand.feature_stride, operand.head_stride, operand.index_stride)
-        for expr in (*task.rows, *strides, operand.offset):
-            yield from sympy.sympify(expr).free_symbols

@@ -1,0 +1,94 @@
+"""Compiling a generated kernel for GPUs that this machine does not have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import torch
+
+from kernelweld.codegen import crosscompile_worker
+from kernelweld.codegen.cache import write
+from kernelweld.codegen.crosscompile_worker import Compiled, Request, compile_all
+from kernelweld.codegen.emit import Kernel
+from kernelweld.codegen.interpreter import interpreting
+from kernelweld.errors import CodegenFailed, UnknownName
+
+#: Targets that are tested; other ``sm_<n>`` and ``gfx<n>`` names are passed on to Triton.
+TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
+
+_POINTERS: Mapping[torch.dtype, str] = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def compile_for(kernel: Kernel, targets: Sequence[str]) -> list[Compiled]:
+    """``kernel`` compiled for each target ("sm_90", "gfx942", …), without a GPU.
+
+    A process that interprets kernels cannot compile them, so there a second process does it. Raises
+    ``UnknownName`` for a target that is none, and ``CodegenFailed`` with the compiler's words when the
+    kernel does not compile.
+    """
+    request = Request(
+        path=str(write(kernel)),
+        name=kernel.name,
+        signature=signature(kernel),
+        targets=tuple(_target(name) for name in targets),
+        num_warps=kernel.launch.num_warps,
+        num_stages=kernel.launch.num_stages,
+    )
+    return _in_subprocess(kernel, request) if interpreting() else _here(kernel, request)
+
+
+def signature(kernel: Kernel) -> dict[str, str]:
+    """Triton's type of every kernel argument."""
+    pointers = {name: _POINTERS[dtype] for name, dtype in zip(kernel.tensors, kernel.dtypes, strict=True)}
+    return pointers | dict.fromkeys(kernel.symbols, "i32")
+
+
+def _target(name: str) -> tuple[str, str, int | str, int]:
+    if found := re.fullmatch(r"sm_(\d+)a?", name):
+        return name, "cuda", int(found[1]), 32
+    if re.fullmatch(r"gfx[0-9a-f]+", name):
+        return name, "hip", name, 64 if name.startswith("gfx9") else 32
+    raise UnknownName("GPU target", name, TARGETS)
+
+
+def _here(kernel: Kernel, request: Request) -> list[Compiled]:
+    try:
+        return compile_all(request)
+    except Exception as error:  # the compiler raises many types; all mean the same here
+        raise CodegenFailed(kernel.name, f"it does not compile ({type(error).__name__}: {error})") from error
+
+
+def _in_subprocess(kernel: Kernel, request: Request) -> list[Compiled]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, crosscompile_worker.__file__]
+    done = subprocess.run(
+        command,
+        input=json.dumps(asdict(request)),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CodegenFailed(
+            kernel.name, f"the compiler process ended with {done.returncode}: {done.stderr[-500:]}"
+        )
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise CodegenFailed(kernel.name, f"it does not compile ({answer['error']})")
+    return [Compiled(**fields) for fields in answer["compiled"]]

@@ -1,0 +1,122 @@
+"""Compiles one kernel file for GPU targets; run as a script, it answers one request from stdin on stdout.
+
+It imports nothing of kernelweld, so that a process which must not interpret starts in a moment.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile: the kernel ``name`` in the file at ``path``, its argument types, and how it is
+    launched.
+    """
+
+    path: str
+    name: str
+    signature: dict[str, str]
+    targets: tuple[tuple[str, str, int | str, int], ...]  # name, backend, architecture, warp size
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel compiled for one target.
+
+    ``registers`` are per thread. ``stack_bytes`` per thread hold spilled registers and local arrays; 0 is
+    what a good kernel has. ``shared_bytes`` are per program, ``binary_bytes`` the size of the cubin or
+    hsaco.
+    """
+
+    target: str
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    binary_bytes: int
+    seconds: float
+
+
+def compile_all(request: Request) -> list[Compiled]:
+    """The request compiled for each of its targets, in order; this process must not be interpreting."""
+    function = _load(request)
+    return [_compile(function, request, *target) for target in request.targets]
+
+
+def _load(request: Request) -> triton.JITFunction:
+    spec = importlib.util.spec_from_file_location(f"crosscompiled_{Path(request.path).stem}", request.path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{request.path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, request.name)
+
+
+def _compile(
+    function: triton.JITFunction, request: Request, name: str, backend: str, arch: int | str, warp_size: int
+) -> Compiled:
+    pointers = [i for i, kind in enumerate(request.signature.values()) if kind.startswith("*")]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
+    options = {"num_warps": request.num_warps, "num_stages": request.num_stages, "enable_fp_fusion": True}
+    start = time.perf_counter()
+    source = ASTSource(function, request.signature, attrs=aligned)
+    kernel = triton.compile(source, target=GPUTarget(backend, arch, warp_size), options=options)
+    seconds = time.perf_counter() - start
+    binary = kernel.asm["cubin" if backend == "cuda" else "hsaco"]
+    registers, stack = _nvidia_usage(binary) if backend == "cuda" else _amd_usage(kernel.asm["amdgcn"])
+    return Compiled(name, registers, stack, kernel.metadata.shared, len(binary), round(seconds, 3))
+
+
+def _nvidia_usage(cubin: bytes) -> tuple[int, int]:
+    """(registers, stack bytes) as ``cuobjdump`` reports them; spills show in the stack."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = _RESOURCES.search(text)
+    if found is None:
+        raise RuntimeError(f"no resource usage in the output of cuobjdump: {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def _amd_usage(assembly: str) -> tuple[int, int]:
+    """(vector registers, private segment bytes) from the metadata of the assembly."""
+    values = [
+        re.search(rf"\.{key}:\s*(\d+)", assembly) for key in ("vgpr_count", "private_segment_fixed_size")
+    ]
+    registers, stack = (int(v[1]) if v is not None else 0 for v in values)
+    return registers, stack
+
+
+def main() -> None:
+    """Reads a request, writes ``{"compiled": […]}`` or ``{"error": …}``."""
+    fields: dict[str, Any] = json.load(sys.stdin)
+    fields["targets"] = tuple(tuple(t) for t in fields["targets"])
+    try:
+        answer: dict[str, object] = {"compiled": [asdict(c) for c in compile_all(Request(**fields))]}
+    except Exception as error:  # the caller raises it again with the weld's name
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
