@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import fx
@@ -42,24 +42,18 @@ def _define(cls: type[Word]) -> OpOverload:
     return overload
 
 
-@cache
-def _operators() -> dict[type[Word], OpOverload]:
-    return {cls: _define(cls) for cls in WORDS}
-
-
-@cache
-def _classes() -> dict[OpOverload, type[Word]]:
-    return {op: cls for cls, op in _operators().items()}
+_OPERATORS: Mapping[type[Word], OpOverload] = MappingProxyType({cls: _define(cls) for cls in WORDS})
+_CLASSES: Mapping[OpOverload, type[Word]] = MappingProxyType({op: cls for cls, op in _OPERATORS.items()})
 
 
 def op_of(word: Word | type[Word]) -> OpOverload:
     """The ``torch.ops.kernelweld`` operator of a word."""
-    return _operators()[word if isinstance(word, type) else type(word)]
+    return _OPERATORS[word if isinstance(word, type) else type(word)]
 
 
 def word_of(node: fx.Node) -> Word | None:
     """The raised word that ``node`` calls, or None."""
-    cls = _classes().get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
+    cls = _CLASSES.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
     return None if cls is None else cls.from_static(dict(node.kwargs))  # type: ignore[arg-type]
 
 
@@ -70,7 +64,9 @@ def step_of(node: fx.Node) -> Step | None:
     word = word_of(node)
     if word is not None:
         return word
-    if node.target in POINTWISE:
+    if node.kwargs:  # alpha, dtype, rounding_mode: another operation than the plain one
+        return None
+    if node.target in POINTWISE and len(node.args) <= 2:
         return Pointwise(POINTWISE[node.target])  # type: ignore[index]
     return _row_reduce(node) if node.target in ROW_REDUCE else None
 

@@ -1,0 +1,66 @@
+"""Vertical grouping: each step joins the chain of its producers when their rows nest and nothing outside lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import fx
+
+from kernelweld.passes.contraction import Contraction, escaping, producers
+from kernelweld.passes.tasks.axes import DomainMismatch
+from kernelweld.passes.tasks.domain import find_domain
+from kernelweld.passes.tasks.layout import lay_out
+from kernelweld.passes.tasks.steps import is_step
+
+#: A chain longer than this is cut: its registers would not fit, and planning stays linear.
+MAX_STEPS = 24
+
+
+class Chainer:
+    """Grows chains over a graph, greedily in topological order."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.contraction = Contraction(graph)
+        self.chains: dict[frozenset[fx.Node], None] = {}
+        self.refusals: dict[fx.Node, str] = {}
+
+    def run(self, graph: fx.Graph) -> list[tuple[fx.Node, ...]]:
+        """All chains, each in topological order, in the order of their first steps."""
+        for node in graph.nodes:
+            if is_step(node):
+                self._place(node)
+        order = self.contraction.index
+        chains = [tuple(sorted(chain, key=order.__getitem__)) for chain in self.chains]
+        return sorted(chains, key=lambda chain: order[chain[0]])
+
+    def _place(self, node: fx.Node) -> None:
+        found = dict.fromkeys(self.contraction.group(p) for p in producers(node))
+        neighbours = [group for group in found if group in self.chains]
+        candidates: list[Sequence[frozenset[fx.Node]]] = [neighbours] if len(neighbours) > 1 else []
+        candidates += [[group] for group in sorted(neighbours, key=len, reverse=True)]
+        for groups in candidates:
+            if self._try(node, groups):
+                return
+        if self._fits([node]):
+            self._keep([node], ())
+
+    def _try(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> bool:
+        members = [n for group in groups for n in group] + [node]
+        if len(members) > MAX_STEPS or not self._fits(members) or not self.contraction.is_convex(set(members)):
+            return False
+        self._keep(members, groups)
+        return True
+
+    def _keep(self, members: Sequence[fx.Node], groups: Sequence[frozenset[fx.Node]]) -> None:
+        for group in groups:
+            del self.chains[group]
+        self.chains[self.contraction.join(members)] = None
+
+    def _fits(self, members: Sequence[fx.Node]) -> bool:
+        ordered = sorted(members, key=self.contraction.index.__getitem__)
+        try:
+            find_domain(lay_out(ordered), escaping(ordered))
+        except DomainMismatch as mismatch:
+            self.refusals[ordered[-1]] = mismatch.reason
+            return False
+        return True

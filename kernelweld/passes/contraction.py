@@ -1,0 +1,86 @@
+"""The graph with groups of nodes drawn together: what reaches what, and whether a set of nodes can become one node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from torch import fx
+
+from kernelweld.passes.tasks.steps import is_feature_slice
+from kernelweld.passes.tasks.views import is_view
+
+
+class Contraction:
+    """Disjoint groups over a graph in topological order. A group counts as one node: to enter it is to leave it from any member."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.index = {node: i for i, node in enumerate(graph.nodes)}
+        self._group: dict[fx.Node, frozenset[fx.Node]] = {}
+
+    def join(self, members: Iterable[fx.Node]) -> frozenset[fx.Node]:
+        """Makes ``members`` one group, replacing the groups they were in."""
+        group = frozenset(members)
+        self._group.update(dict.fromkeys(group, group))
+        return group
+
+    def dissolve(self, members: Iterable[fx.Node]) -> None:
+        """Takes nodes out of their group."""
+        for node in members:
+            self._group.pop(node, None)
+
+    def group(self, node: fx.Node) -> frozenset[fx.Node]:
+        """The group of a node; a node of its own is a group of one."""
+        return self._group.get(node) or frozenset((node,))
+
+    def is_convex(self, members: Collection[fx.Node]) -> bool:
+        """Whether no path leaves ``members`` and comes back, so that they can run as one. Views on the way inside do not count."""
+        last = max(self.index[node] for node in members)
+        seen: set[fx.Node] = set()
+        stack = list(self._exits(members))
+        while stack:
+            node = stack.pop()
+            if node in members:
+                return False
+            if node in seen:
+                continue
+            group = self.group(node)
+            seen |= group
+            if min(self.index[n] for n in group) <= last:
+                stack.extend(user for member in group for user in member.users)
+        return True
+
+    def _exits(self, members: Collection[fx.Node]) -> Iterator[fx.Node]:
+        """The nodes that do outside work on values of ``members``, looking through views."""
+        stack = [user for node in members for user in node.users]
+        seen: set[fx.Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in members or node in seen:
+                continue
+            seen.add(node)
+            if is_view(node) or is_feature_slice(node):
+                stack.extend(node.users)
+            else:
+                yield node
+
+
+def escaping(members: Collection[fx.Node]) -> frozenset[fx.Node]:
+    """The members whose values are used outside, directly or through views."""
+    return frozenset(node for node in members if _leaves(node, members))
+
+
+def _leaves(node: fx.Node, members: Collection[fx.Node]) -> bool:
+    for user in node.users:
+        if user in members:
+            continue
+        if not (is_view(user) or is_feature_slice(user)) or _leaves(user, members):
+            return True
+    return False
+
+
+def producers(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes that compute the operands of ``node``, looking through views."""
+    for operand in node.all_input_nodes:
+        while is_view(operand) or is_feature_slice(operand):
+            operand = operand.args[0]  # type: ignore[assignment]
+        yield operand

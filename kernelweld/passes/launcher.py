@@ -1,0 +1,118 @@
+"""Inserting kernel calls: buffers, the functional Triton wrapper, and the values that take the place of the welded steps."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._inductor.pattern_matcher import stable_topological_sort
+
+from kernelweld.codegen.cache import load
+from kernelweld.codegen.emit import Kernel, emit
+from kernelweld.codegen.task import WeldProgram, free_symbols
+from kernelweld.passes.contraction import escaping
+from kernelweld.passes.symbols import Size, SymbolNodes
+from kernelweld.passes.tasks.builder import Arguments, build_task
+from kernelweld.passes.tasks.held import physical_order
+from kernelweld.passes.weld import Weld
+
+aten = torch.ops.aten
+
+
+def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
+    """The row tasks of a weld and the tensors behind their arguments."""
+    arguments = Arguments()
+    tasks = tuple(build_task(c.steps, escaping(c.steps), arguments) for c in weld.chains)
+    named = {**arguments.inputs, **arguments.outputs}
+    tensors = tuple((name, node.meta["val"].dtype) for node, name in named.items())
+    return WeldProgram(weld.name, tasks, tensors, tuple(arguments.outputs.values())), arguments
+
+
+class Launcher:
+    """Replaces welds of one graph by kernel calls; ``finish`` puts the graph back in order."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self._gm = gm
+        self._graph = gm.graph
+        self._symbols = SymbolNodes(gm.graph)
+
+    def insert(self, weld: Weld) -> None:
+        """One kernel call for ``weld``, after the last of its steps."""
+        program, arguments = program_of(weld)
+        kernel = emit(program)
+        with self._graph.inserting_after(max(weld.steps)):
+            call = self._call(kernel, program, arguments)
+            for node, name in arguments.outputs.items():
+                self._take_over(call, node, name)
+        for node in sorted(weld.steps, reverse=True):
+            self._erase(node)
+
+    def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
+        buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}
+        kwargs: dict[str, fx.Node | int] = {name: node for node, name in arguments.inputs.items()}
+        kwargs.update(buffers)
+        known = {symbol.name: symbol for task in program.tasks for symbol in free_symbols(task)}
+        kwargs.update({name: self._symbols.node(known[name]) for name in kernel.symbols})
+        call = self._graph.call_function(
+            triton_kernel_wrapper_functional,
+            (),
+            {
+                "kernel_idx": kernel_side_table.add_kernel(load(kernel)),
+                "constant_args_idx": kernel_side_table.add_constant_args({}),
+                "grid": [(self._symbols.node(kernel.grid), 1, 1)],
+                "tma_descriptor_metadata": {},
+                "kwargs": kwargs,
+                "tensors_to_clone": list(buffers),
+            },
+        )
+        call.meta["val"] = {name: buffer.meta["val"] for name, buffer in buffers.items()}
+        fakes = {k: v.meta["val"] if isinstance(v, fx.Node) else v for k, v in kwargs.items()}
+        call.meta["eager_input_vals"] = ((), {**call.kwargs, "kwargs": fakes})
+        for node in arguments.inputs:  # the kernel was generated for these strides: Inductor must not pad them
+            node.meta["dislike_padding"] = True
+        return call
+
+    def _buffer(self, node: fx.Node) -> fx.Node:
+        """A fresh buffer, dense in the physical order of ``node``."""
+        value = node.meta["val"]
+        shape = [value.shape[i] for i in physical_order(node)]
+        sizes = self._sizes(shape)
+        empty = self._graph.call_function(
+            aten.empty.memory_format, (sizes,), {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+        )
+        with value.fake_mode:
+            empty.meta["val"] = torch.empty(shape, dtype=value.dtype, device=value.device)
+        return empty
+
+    def _sizes(self, shape: Sequence[int | torch.SymInt]) -> list[Size]:
+        return [self._symbols.node(s.node.expr) if isinstance(s, torch.SymInt) else int(s) for s in shape]
+
+    def _take_over(self, call: fx.Node, node: fx.Node, name: str) -> None:
+        """The value of ``node`` from the kernel's output, permuted back to its logical order."""
+        result = self._graph.call_function(operator.getitem, (call, name))
+        result.meta["val"] = call.meta["val"][name]
+        order = physical_order(node)
+        if order != tuple(range(len(order))):
+            inverse = [order.index(i) for i in range(len(order))]
+            permuted = self._graph.call_function(aten.permute.default, (result, inverse))
+            permuted.meta["val"] = aten.permute.default(result.meta["val"], inverse)
+            result = permuted
+        for key in ("stack_trace", "nn_module_stack"):
+            if key in node.meta:
+                result.meta[key] = call.meta[key] = node.meta[key]
+        node.replace_all_uses_with(result)
+
+    def _erase(self, node: fx.Node) -> None:
+        """Erases a welded step with the views that only carried its value on to other steps."""
+        for user in list(node.users):
+            self._erase(user)
+        self._graph.erase_node(node)
+
+    def finish(self) -> None:
+        """Restores topological order: a consumer may stand before the last step of its weld."""
+        stable_topological_sort(self._graph)
+        self._gm.recompile()
+

@@ -1,0 +1,58 @@
+"""``lower``: each weld becomes one kernel call; what was not welded is restored to exactly the nodes it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import fx
+
+from kernelweld.ir import step_of, word_of
+from kernelweld.ir.word import Word
+from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.launcher import Launcher
+from kernelweld.passes.restore import inline_reference, restore_all
+from kernelweld.passes.weld import Weld, WeldPlan
+
+TARGETS = ("triton", "reference")
+
+
+@dataclass(frozen=True)
+class LowerPass(Pass):
+    """Carries out the plan.
+
+    Before: ``%2 = residual_add(%0, %1); %3 = rms_norm(%2, %w)`` planned as one weld
+    After:  ``%4 = triton_kernel_wrapper_functional(...); %2 = %4["residual_add_out_ptr"]; %3 = %4["rms_norm_out_ptr"]``
+
+    ``target="triton"`` inserts generated kernels. ``target="reference"`` inlines the references of the welded words instead, for devices
+    that Triton does not compile for: one graph of plain torch, which the compiler around us fuses as it can.
+    """
+
+    name = "lower"
+
+    target: str = "triton"
+
+    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        plan = context.plan or WeldPlan(())
+        if self.target == "triton":
+            _launch(gm, plan.welds)
+        else:
+            _inline(gm, plan.welds)
+        restored = restore_all(gm)
+        gm.graph.eliminate_dead_code()
+        gm.graph.lint()
+        return PassResult(modified=bool(plan.welds) or restored > 0, count=len(plan.welds))
+
+
+def _launch(gm: fx.GraphModule, welds: tuple[Weld, ...]) -> None:
+    launcher = Launcher(gm)
+    for weld in welds:
+        launcher.insert(weld)
+    launcher.finish()
+
+
+def _inline(gm: fx.GraphModule, welds: tuple[Weld, ...]) -> None:
+    for weld in welds:
+        for node in weld.steps:
+            word = step_of(node)
+            if isinstance(word, Word) and word_of(node) is not None:
+                inline_reference(gm.graph, node, word)

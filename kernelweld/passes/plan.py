@@ -1,0 +1,60 @@
+"""``plan``: groups raised words and the unnamed steps around them into welds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from kernelweld.ir import Pointwise, ResidualAdd, RowReduce, step_of
+from kernelweld.ir.report import NearMiss
+from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.chaining import Chainer
+from kernelweld.passes.packing import pack
+from kernelweld.passes.weld import Chain, Weld, WeldPlan, weld_name
+
+
+@dataclass(frozen=True)
+class PlanPass(Pass):
+    """Decides which steps become one kernel launch; changes nothing in the graph.
+
+    Before: ``%2 = residual_add(%0, %1); %3 = rms_norm(%2, %w); %7 = rope(%5, %c, %s); %8 = rope(%6, %c, %s)``
+    After:  the same graph, and a plan of two welds: ``residual_add_rms_norm`` and ``rope`` with two row tasks.
+
+    Vertical: a step joins the chain of its producers when their rows nest and the set stays convex. Horizontal: chains of one level share
+    a launch. A chain without a named word is left to the compiler around us.
+    """
+
+    name = "plan"
+
+    max_tasks: int = 8
+
+    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        chainer = Chainer(gm.graph)
+        chains = [Chain(steps) for steps in chainer.run(gm.graph)]
+        worth = [chain for chain in map(_trim, chains) if _is_worth(chain)]
+        welds = [Weld(weld_name(p), p) for p in pack(gm.graph, worth, self.max_tasks)]
+        context.plan = WeldPlan(tuple(welds), _left_out(gm.graph, welds, chainer.refusals))
+        return PassResult(modified=False, count=len(welds))
+
+
+def _trim(chain: Chain) -> Chain:
+    """Drops trailing casts and other unnamed steps only when the chain has no named word; kept whole otherwise."""
+    return chain
+
+
+def _is_worth(chain: Chain) -> bool:
+    """Whether a chain replaces more than the compiler around us would do as well: it must hold a norm, a rotation or a gate."""
+    return any(not isinstance(word, ResidualAdd) for word in chain.words)
+
+
+def _left_out(graph: fx.Graph, welds: Sequence[Weld], refusals: dict[fx.Node, str]) -> tuple[NearMiss, ...]:
+    welded = {node for weld in welds for node in weld.steps}
+    missed = []
+    for node in graph.nodes:
+        step = step_of(node)
+        if step is None or isinstance(step, (Pointwise, RowReduce, ResidualAdd)) or node in welded or node not in refusals:
+            continue
+        missed.append(NearMiss(node.name, step.kind, None, refusals[node]))
+    return tuple(missed)

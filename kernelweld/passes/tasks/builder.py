@@ -1,0 +1,191 @@
+"""The builder: a chain of graph steps becomes a row task, with the tensors it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+from torch import fx
+
+from kernelweld.codegen.task import (
+    Apply,
+    Concat,
+    Elementwise,
+    Load,
+    Operand,
+    Reduce,
+    RowTask,
+    Slice,
+    Store,
+    TaskStep,
+    Value,
+)
+from kernelweld.ir import Pointwise, RowReduce, Word, step_of
+from kernelweld.ir.origin import ORIGIN, source_lines
+from kernelweld.passes.tasks.axes import Axis, DomainMismatch
+from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
+from kernelweld.passes.tasks.held import Access, write_access
+from kernelweld.passes.tasks.layout import Layout, lay_out
+from kernelweld.passes.tasks.steps import operands_of
+from kernelweld.passes.tasks.views import expression
+
+
+@dataclass
+class Arguments:
+    """The tensor arguments of one kernel: each input or output node has one name, shared by all tasks of the weld."""
+
+    inputs: dict[fx.Node, str] = field(default_factory=dict)
+    outputs: dict[fx.Node, str] = field(default_factory=dict)
+
+    def read(self, node: fx.Node, role: str) -> str:
+        """The argument for an input, named after the role it plays first."""
+        if node not in self.inputs:
+            self.inputs[node] = self._unique(role)
+        return self.inputs[node]
+
+    def write(self, node: fx.Node, role: str) -> str:
+        """The argument for an output."""
+        if node not in self.outputs:
+            self.outputs[node] = self._unique(f"{role}_out")
+        return self.outputs[node]
+
+    def _unique(self, role: str) -> str:
+        taken = {*self.inputs.values(), *self.outputs.values()}
+        name = f"{role}_ptr"
+        count = 1
+        while name in taken:
+            count += 1
+            name = f"{role}{count}_ptr"
+        return name
+
+
+def build_task(steps: Sequence[fx.Node], escaping: Collection[fx.Node], arguments: Arguments) -> RowTask:
+    """The row task of ``steps`` (topological order), storing those in ``escaping``; DomainMismatch if they share no domain."""
+    layout = lay_out(steps)
+    domain = find_domain(layout, escaping)
+    return _Assembly(layout, domain, arguments).task(escaping)
+
+
+class _Assembly:
+    """Writes the steps of one task once its layout and domain are known."""
+
+    def __init__(self, layout: Layout, domain: Domain, arguments: Arguments) -> None:
+        self.layout, self.domain, self.arguments = layout, domain, arguments
+        self.values: dict[fx.Node, Value] = {}
+        self.loads: dict[tuple[object, ...], Value] = {}
+        self.steps: list[TaskStep] = []
+        self.names: dict[str, int] = {}
+
+    def task(self, escaping: Collection[fx.Node]) -> RowTask:
+        for node in self.layout.steps:
+            self._step(node)
+            if node in escaping:
+                self._store(node)
+        heads = int(self.domain.heads.size) if self.domain.heads is not None else 1
+        rows = tuple(axis.size for axis in self.domain.rows)
+        return RowTask(self._title(), rows, tuple(self.steps), heads, self._sources())
+
+    def _title(self) -> str:
+        return " -> ".join(dict.fromkeys(_kind(node) for node in self.layout.steps))
+
+    def _sources(self) -> tuple[str, ...]:
+        lines: dict[str, None] = {}
+        for node in self.layout.steps:
+            origin = node.meta.get(ORIGIN)
+            lines.update(dict.fromkeys(origin.sources if origin is not None else source_lines([node])))
+        return tuple(lines)
+
+    def _step(self, node: fx.Node) -> None:
+        step = step_of(node)
+        ins = [self._operand(node, i, operand) for i, operand in enumerate(operands_of(node))]
+        out = self.values[node] = value_of(self.layout, self.domain, node, self._name(_kind(node)))
+        self.steps.append(self._make(node, step, out, ins))
+
+    def _make(self, node: fx.Node, step: object, out: Value, ins: list[Value | float | int | None]) -> TaskStep:
+        over = self._over_heads(node)
+        tensors = tuple(v for v in ins if isinstance(v, Value))
+        if isinstance(step, Word):
+            return Apply((out,), step, tuple(v if isinstance(v, Value) else None for v in ins), over)
+        if isinstance(step, Pointwise):
+            return Elementwise(out, step.name, tuple(v for v in ins if v is not None))
+        if isinstance(step, RowReduce):
+            return Reduce(out, step.name, tensors[0], over)
+        return Concat(out, tensors)
+
+    def _over_heads(self, node: fx.Node) -> bool:
+        return any(n is node and len(self.layout.space.resolve(dim)) == 2 for n, _, dim in self.layout.needs)
+
+    def _operand(self, node: fx.Node, index: int, operand: object) -> Value | float | int | None:
+        if operand is None or isinstance(operand, (bool, int, float)):
+            return operand
+        if not isinstance(operand, fx.Node):
+            raise DomainMismatch(f"an operand of {_kind(node)} is neither a tensor nor a number")
+        if (node, operand) in self.layout.reads:
+            return self._load(self.layout.reads[node, operand], _role(node, index))
+        return self._inner(operand)
+
+    def _inner(self, node: fx.Node) -> Value:
+        if node in self.values:
+            return self.values[node]
+        source = self._inner(node.args[0])  # type: ignore[arg-type]
+        if node in self.layout.slices:
+            start, stop, step = _slice_bounds(node)
+            out = value_of(self.layout, self.domain, node, self._name("part"))
+            self.steps.append(Slice(out, source, start, stop, step))
+            source = out
+        self.values[node] = source
+        return source
+
+    def _load(self, access: Access, role: str) -> Value:
+        operand = self._address(access, self.arguments.read(access.node, role))
+        key = (operand.name, operand.row_strides, operand.feature_stride, operand.head_stride)
+        if key not in self.loads:
+            out = Value(self._name(role), self._width(access), access.node.meta["val"].dtype)
+            self.steps.append(Load(out, operand))
+            self.loads[key] = out
+        return self.loads[key]
+
+    def _width(self, access: Access) -> int:
+        feature = self.domain.feature_of(self.layout.space, access.dims)
+        return int(feature.size) if feature is not None else 1
+
+    def _store(self, node: fx.Node) -> None:
+        access = write_access(node, self.layout.held[node].dims)
+        self.steps.append(Store(self.values[node], self._address(access, self.arguments.write(node, _kind(node)))))
+
+    def _address(self, access: Access, name: str) -> Operand:
+        strides = access.stride_of(self.layout.space)
+        feature = self.domain.feature_of(self.layout.space, access.dims)
+
+        def stride(axis: Axis | None) -> sympy.Expr:
+            return strides.get(axis, sympy.Integer(0)) if axis is not None else sympy.Integer(0)
+
+        rows = tuple(stride(axis) for axis in self.domain.rows)
+        return Operand(name, access.node.meta["val"].dtype, rows, stride(feature), stride(self.domain.heads))
+
+    def _name(self, stem: str) -> str:
+        self.names[stem] = self.names.get(stem, 0) + 1
+        return stem if self.names[stem] == 1 else f"{stem}{self.names[stem]}"
+
+
+def _kind(node: fx.Node) -> str:
+    step = step_of(node)
+    if step is None:
+        return "concat"
+    return step.name if isinstance(step, (Pointwise, RowReduce)) else step.kind
+
+
+def _role(node: fx.Node, index: int) -> str:
+    step = step_of(node)
+    if isinstance(step, Word):
+        return step.operands[index].rstrip("?")
+    return "x"
+
+
+def _slice_bounds(node: fx.Node) -> tuple[int, int, int]:
+    source: fx.Node = node.args[0]  # type: ignore[assignment]
+    width = int(expression(source.meta["val"].shape[-1]))
+    bounds = [int(b) for b in node.args[2:]]  # type: ignore[arg-type]
+    start, stop = (min(b + width if b < 0 else b, width) for b in bounds[:2])
+    return start, stop, bounds[2] if len(bounds) > 2 else 1

@@ -1,0 +1,124 @@
+"""Laying out a task: the axes of every value, found by walking its steps in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from kernelweld.ir import Rope, step_of
+from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
+from kernelweld.passes.tasks.held import Access, Held, read_access
+from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
+from kernelweld.passes.tasks.views import carry, is_view, sizes_of
+
+#: Dtypes that row tasks compute on; anything else stays with the compiler around us.
+DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64})
+
+
+class Layout:
+    """The axes of a growing chain of steps. ``add`` raises DomainMismatch for a step that does not share the chain's domain."""
+
+    def __init__(self) -> None:
+        self.space = AxisSpace()
+        self.steps: list[fx.Node] = []
+        self.held: dict[fx.Node, Held] = {}
+        self.reads: dict[tuple[fx.Node, fx.Node], Access] = {}
+        self.needs: list[tuple[fx.Node, Need, Dim]] = []
+        self.slices: dict[fx.Node, fx.Node] = {}
+
+    def add(self, node: fx.Node) -> None:
+        """Adds a step after those it reads from."""
+        check_dtypes(node)
+        dims = self._concat_dims(node) if is_concat(node) else self._step_dims(node)
+        self.steps.append(node)
+        self.held[node] = Held(node, dims)
+
+    def inner(self, node: fx.Node) -> Held | None:
+        """What is held for ``node``, following views and slices down to a step of the chain; None if it is outside."""
+        if node in self.held:
+            return self.held[node]
+        if not (is_view(node) or is_feature_slice(node)):
+            return None
+        source = self.inner(node.args[0])  # type: ignore[arg-type]
+        if source is None:
+            return None
+        dims = self._slice(node, source.dims) if is_feature_slice(node) else carry(self.space, node, source.dims)
+        self.held[node] = Held(node, dims)
+        return self.held[node]
+
+    def _slice(self, node: fx.Node, dims: Dims) -> Dims:
+        source: fx.Node = node.args[0]  # type: ignore[assignment]
+        self._demand(node, Need.SINGLE, dims[-1])
+        self.slices[node] = source
+        return (*dims[:-1], self.space.fresh(sizes_of(node)[-1], "feature"))
+
+    def _step_dims(self, node: fx.Node) -> Dims:
+        """The dimensions of a step's iteration space; every operand inside the chain is unified with them."""
+        step = step_of(node)
+        tensors = [o for o in operands_of(node) if isinstance(o, fx.Node)]
+        whole = need_of(step) is not Need.NOTHING
+        sizes = sizes_of(tensors[0]) if whole else sizes_of(node)
+        dims = tuple(self.space.fresh(size) for size in sizes)
+        for i, tensor in enumerate(tensors):
+            own = isinstance(step, Rope) and i > 0
+            self._join(node, tensor, self._table_dims(tensor, dims) if own else dims)
+        if whole:
+            self._demand(node, need_of(step), dims[-1])
+        return self._result_dims(node, dims)
+
+    def _table_dims(self, table: fx.Node, dims: Dims) -> Dims:
+        """A table of cosines or sines has the rows of the step, and a last dimension of its own."""
+        feature = self.space.fresh(sizes_of(table)[-1], "feature")
+        self._demand(table, Need.SINGLE, feature)
+        return (*dims[:-1], feature)
+
+    def _result_dims(self, node: fx.Node, dims: Dims) -> Dims:
+        rank = node.meta["val"].dim()
+        if rank < len(dims):
+            return dims[:-1]
+        return tuple(() if size == 1 else d for d, size in zip(dims, sizes_of(node), strict=True))
+
+    def _join(self, node: fx.Node, operand: fx.Node, dims: Dims) -> None:
+        inner = self.inner(operand)
+        if inner is None:
+            check_dtypes(operand)
+            self.reads[node, operand] = read_access(operand, dims)
+            return
+        aligned = dims[len(dims) - len(inner.dims) :]
+        for mine, own in zip(aligned, inner.dims, strict=True):
+            if self.space.resolve(own):
+                self.space.unify(mine, own)
+
+    def _concat_dims(self, node: fx.Node) -> Dims:
+        sizes, parts = sizes_of(node), operands_of(node)
+        if len(set(parts)) != len(parts):
+            raise DomainMismatch("a value is concatenated with itself")
+        outer = tuple(self.space.fresh(size) for size in sizes[:-1])
+        for part in parts:
+            assert isinstance(part, fx.Node)
+            feature = self.space.fresh(sizes_of(part)[-1], "feature")
+            self._join(node, part, (*outer, feature))
+            self._demand(node, Need.SINGLE, feature)
+        return (*outer, self.space.fresh(sizes[-1], "feature"))
+
+    def _demand(self, node: fx.Node, need: Need, dim: Dim) -> None:
+        self.needs.append((node, need, dim))
+
+
+def lay_out(steps: Sequence[fx.Node]) -> Layout:
+    """The layout of a chain given in topological order; DomainMismatch if it is not one."""
+    layout = Layout()
+    for node in steps:
+        layout.add(node)
+    return layout
+
+
+def check_dtypes(node: fx.Node) -> None:
+    """Refuses values that row tasks do not compute on."""
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise DomainMismatch("an operand is not a tensor")
+    if value.dtype not in DTYPES:
+        raise DomainMismatch(f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks")

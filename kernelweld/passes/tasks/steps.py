@@ -1,0 +1,64 @@
+"""What the nodes of a task are: steps that compute, and which axes of their last dimension each of them needs whole in a tile."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import fx
+
+from kernelweld.ir import GateMul, Pointwise, ResidualAdd, Rope, RopeTable, RowReduce, step_of
+from kernelweld.ir.vocabulary import Step
+
+aten = torch.ops.aten
+
+
+class Need(Enum):
+    """What a step asks of the last dimension of its operands."""
+
+    NOTHING = "elementwise"
+    WHOLE = "reduced over"
+    SINGLE = "rearranged"
+
+
+def is_concat(node: fx.Node) -> bool:
+    """Whether ``node`` concatenates along the last dimension."""
+    if node.op != "call_function" or node.target is not aten.cat.default:
+        return False
+    dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
+    rank = node.meta["val"].dim()
+    return dim % rank == rank - 1
+
+
+def is_feature_slice(node: fx.Node) -> bool:
+    """Whether ``node`` slices the last dimension at static bounds."""
+    if node.op != "call_function" or node.target is not aten.slice.Tensor:
+        return False
+    rank = node.meta["val"].dim()
+    bounds = node.args[1:]
+    return all(isinstance(b, int) for b in bounds) and len(bounds) >= 3 and int(bounds[0]) % rank == rank - 1  # type: ignore[arg-type]
+
+
+def is_step(node: fx.Node) -> bool:
+    """Whether a weld can hold ``node`` as work of its own."""
+    step = step_of(node)
+    return (step is not None and not isinstance(step, RopeTable)) or is_concat(node)
+
+
+def need_of(step: Step | None) -> Need:
+    """The need of a step; None stands for a concatenation."""
+    if isinstance(step, (Pointwise, GateMul, ResidualAdd)):
+        return Need.NOTHING
+    return Need.SINGLE if step is None or isinstance(step, Rope) else Need.WHOLE
+
+
+def operands_of(node: fx.Node) -> tuple[object, ...]:
+    """The operands of a step: nodes, numbers, or None for absent ones; parameters that are not operands are left out."""
+    step = step_of(node)
+    if step is None:
+        return tuple(node.args[0])  # type: ignore[arg-type]
+    if isinstance(step, RowReduce):
+        return node.args[:1]
+    if isinstance(step, Pointwise) and step.name == "cast":
+        return node.args[:1]
+    return node.args

@@ -1,0 +1,84 @@
+"""View operations between the steps of a weld: how each one carries the axes of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import sympy
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.passes.tasks.axes import AxisSpace, Dims, DomainMismatch
+
+aten = torch.ops.aten
+
+
+def sizes_of(node: fx.Node) -> tuple[sympy.Expr, ...]:
+    """The shape of a node's value as sympy expressions."""
+    return tuple(expression(s) for s in node.meta["val"].shape)
+
+
+def expression(size: int | torch.SymInt) -> sympy.Expr:
+    """A size or stride as sympy: an Integer, or the expression behind a SymInt."""
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _regroup(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
+    return space.regroup(dims, sizes_of(node))
+
+
+def _permute(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
+    order = node.args[1]
+    assert isinstance(order, (list, tuple))
+    return tuple(dims[int(d) % len(dims)] for d in order)  # type: ignore[arg-type, call-overload]
+
+
+def _transpose(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
+    i, j = (int(d) % len(dims) for d in node.args[1:3])  # type: ignore[arg-type]
+    swapped = list(dims)
+    swapped[i], swapped[j] = swapped[j], swapped[i]
+    return tuple(swapped)
+
+
+def _same(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
+    return dims
+
+
+def _expand(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
+    sizes = sizes_of(node)
+    padded = ((),) * (len(sizes) - len(dims)) + dims
+    if any(not dim and size != 1 for dim, size in zip(padded, sizes, strict=True)):
+        raise DomainMismatch("a broadcast dimension is expanded inside the chain")
+    return padded
+
+
+_Carry = Callable[[AxisSpace, fx.Node, Dims], Dims]
+
+#: View operators (and copies that only change layout) that a weld carries in its addressing.
+VIEWS: Mapping[OpOverload, _Carry] = MappingProxyType(
+    {
+        aten.reshape.default: _regroup,
+        aten.view.default: _regroup,
+        aten._unsafe_view.default: _regroup,
+        aten.unsqueeze.default: _regroup,
+        aten.squeeze.dim: _regroup,
+        aten.squeeze.dims: _regroup,
+        aten.permute.default: _permute,
+        aten.transpose.int: _transpose,
+        aten.expand.default: _expand,
+        aten.clone.default: _same,
+        aten.alias.default: _same,
+    }
+)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a weld can carry this node in its addressing."""
+    return node.op == "call_function" and node.target in VIEWS
+
+
+def carry(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
+    """The axes of a view's result, from those of its operand; DomainMismatch if the view does not follow the axes."""
+    return VIEWS[node.target](space, node, tuple(space.resolve(d) for d in dims))  # type: ignore[index]
