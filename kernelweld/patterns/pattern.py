@@ -14,16 +14,6 @@ from kernelweld.ir.word import Word
 
 
 @dataclass(frozen=True)
-class Match:
-    """``nodes`` (topological order, without the operands) compute ``word`` of ``operands``; ``outputs`` are the values others use."""
-
-    word: Word
-    operands: tuple[fx.Node | None, ...]
-    outputs: tuple[fx.Node, ...]
-    nodes: tuple[fx.Node, ...]
-
-
-@dataclass(frozen=True)
 class NoMatch:
     """Why an anchor is not the word: a template and its arguments, formatted only when read, and the node that broke it.
 
@@ -42,6 +32,20 @@ class NoMatch:
 
     def __bool__(self) -> bool:
         return False
+
+
+@dataclass(frozen=True)
+class Match:
+    """``nodes`` (topological order, without the operands) compute ``word`` of ``operands``; ``outputs`` are the values others use.
+
+    ``stopped`` says what kept the match from taking in the next node as well (a factor that is no weight, say), where that is worth knowing.
+    """
+
+    word: Word
+    operands: tuple[fx.Node | None, ...]
+    outputs: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]
+    stopped: NoMatch | None = None
 
 
 @dataclass(frozen=True)

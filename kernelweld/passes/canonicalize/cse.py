@@ -1,0 +1,82 @@
+"""Equal pure nodes, found by operator, arguments and the state of the storage they read."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.passes.canonicalize.storage import Storage
+from kernelweld.patterns.aliasing import VIEWS, storage_root, written
+from kernelweld.patterns.ops import aten, value_of
+
+#: Makers of memory that later nodes fill in: one buffer each, or filling in place becomes copying.
+_BUFFERS = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    }
+)
+_FILLED = frozenset({aten.full.default, aten.full_like.default, aten.new_full.default, aten.zeros.default, aten.ones.default})
+_NAMESPACES = ("aten", "prims", "kernelweld")
+
+
+class Seen:
+    """The pure nodes met so far in graph order."""
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, fx.Node] = {}
+        self._versions: dict[fx.Node, int] = defaultdict(int)
+
+    def first_equal(self, node: fx.Node, storage: Storage) -> fx.Node:
+        """The first node that computes what ``node`` computes; ``node`` itself if it is the first or must stay on its own."""
+        for target in written(node):
+            self._versions[storage_root(target)] += 1
+        key = self._key(node) if node.users and is_pure(node) else None
+        if key is None:
+            return node
+        first = self._first.setdefault(key, node)
+        if storage.leaves(first) and storage.leaves(node) and node.target not in VIEWS:
+            return node  # two outputs are two tensors
+        return first
+
+    def _key(self, node: fx.Node) -> Hashable | None:
+        try:
+            state = tuple(self._versions[r] for a in node.all_input_nodes if (r := storage_root(a)) in self._versions)
+            key = (node.target, frozen(node.args), frozen(node.kwargs), state)
+            hash(key)
+        except TypeError:  # a symbolic size, or another argument that cannot be hashed
+            return None
+        return key
+
+
+def frozen(value: object) -> Hashable:
+    """Arguments as a key: numbers with their types, so that 1, 1.0 and True differ, as do 0.0 and -0.0."""
+    if isinstance(value, fx.Node):
+        return value
+    if isinstance(value, (int, float, complex)):
+        return type(value), repr(value)
+    if isinstance(value, Mapping):
+        return tuple((k, frozen(v)) for k, v in sorted(value.items()))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(frozen(v) for v in value)
+    return value  # type: ignore[return-value]
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether two calls of ``node`` with equal arguments may be one: the same value each time, nothing written, no buffer to fill."""
+    if node.target is operator.getitem:
+        return True
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace not in _NAMESPACES or target._schema.is_mutable:
+        return False
+    if torch.Tag.nondeterministic_seeded in target.tags or target in _BUFFERS:
+        return False
+    return target not in _FILLED or ((val := value_of(node)) is not None and val.dim() == 0)

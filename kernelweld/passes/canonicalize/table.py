@@ -1,0 +1,36 @@
+"""All rewrites by the operator that they start from, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch import fx
+
+from kernelweld.passes.canonicalize import arithmetic, views
+from kernelweld.passes.canonicalize.storage import Storage
+from kernelweld.patterns.ops import ADD, CAST, CAT, DIV, EXPAND, MUL, POW, RESHAPE, SELECT, SLICE, SUB, UNSQUEEZE
+
+#: A rewrite returns the node that takes the place of its argument, the argument itself if it was changed in place, or None.
+Rewrite = Callable[[fx.Node, Storage], fx.Node | None]
+
+REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
+    {
+        operator.getitem: (views.split_part, views.unbound),
+        RESHAPE[0]: (views.idle_view, views.written_out, views.nested_reshape, views.idle_view),
+        EXPAND: (views.idle_view, views.written_out),
+        views.PERMUTE: (views.identity_permute,),
+        UNSQUEEZE: (views.plain_dim,),
+        CAT: (views.plain_dim,),
+        SELECT: (views.plain_dim,),
+        SLICE: (views.plain_slice, views.idle_slice, views.nested_slice),
+        ADD[0]: (arithmetic.identity,),
+        SUB[0]: (arithmetic.identity,),
+        MUL[0]: (arithmetic.identity,),
+        DIV[0]: (arithmetic.identity,),
+        **{overload: (arithmetic.scalar_overload,) for overload in (ADD[1], SUB[1], MUL[1], DIV[1])},
+        POW: (arithmetic.square,),
+        CAST: (arithmetic.idle_cast,),
+    }
+)

@@ -1,0 +1,145 @@
+"""``raise``: subgraphs that compute a word become one node that calls it."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import fx
+
+from kernelweld.ir import insert_word, word_of
+from kernelweld.ir.origin import ORIGIN, record_origin, restore_origin, source_line
+from kernelweld.ir.report import NearMiss
+from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.patterns.aliasing import Writes
+from kernelweld.patterns.pattern import Match, NoMatch, Pattern
+from kernelweld.patterns.table import PATTERNS
+
+#: What a word node inherits from the node whose value it takes over.
+_INHERITED = ("val", "tensor_meta", "stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node")
+
+
+@dataclass(frozen=True)
+class RaisePass(Pass):
+    """Raises every match of the patterns, in the order of their table, each anchor once.
+
+    A word node has the metadata of the value it replaces and, under ``ORIGIN``, the nodes it came from. Anchors that look like a word and
+    are none become near misses of the context, the nearest reason of each.
+
+    Before: ``mul(weight, cvt(mul(cvt(x), rsqrt(add(mean(pow(cvt(x), 2)), eps)))))``
+    After: ``rms_norm(x, weight, None, eps=…, scale="w", …)``
+    """
+
+    name: ClassVar[str] = "raise"
+
+    patterns: tuple[str, ...] = tuple(PATTERNS)
+
+    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        sweep = _Sweep(gm.graph)
+        for name in self.patterns:
+            sweep.run(PATTERNS[name]())
+        context.near_misses.extend(sweep.near_misses())
+        if sweep.raised:
+            gm.graph.lint()
+            gm.recompile()
+        return PassResult(sweep.raised > 0, sweep.raised)
+
+
+class _Sweep:
+    """One run over a graph: its anchors by operator, what was raised, and the nearest miss of each anchor."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.raised = 0
+        self._writes = Writes(graph)
+        self._misses: dict[fx.Node, tuple[str, NoMatch]] = {}
+        self._gone: set[fx.Node] = set()
+        self._by_target: Mapping[object, list[fx.Node]] = defaultdict(list)
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._by_target[node.target].append(node)
+
+    def run(self, pattern: Pattern) -> None:
+        anchors = (node for target in pattern.anchors for node in self._by_target.get(target, ()))
+        for anchor in sorted(anchors):
+            if anchor in self._gone:
+                continue
+            found = pattern.match(anchor)
+            if isinstance(found, Match):
+                found = self._unless_written(found)
+            if isinstance(found, NoMatch):
+                self._note(anchor, pattern.kind, found)
+            else:
+                self._replace(found)
+
+    def near_misses(self) -> Iterable[NearMiss]:
+        """The nearest miss of every anchor that is still there, in graph order."""
+        for anchor in sorted(node for node in self._misses if node not in self._gone):
+            kind, miss = self._misses[anchor]
+            yield NearMiss(anchor.name, kind, source_line(anchor.meta), miss.reason)
+
+    def _note(self, anchor: fx.Node, kind: str, miss: NoMatch) -> None:
+        best = self._misses.get(anchor)
+        if miss.stage > (best[1].stage if best else 0):
+            self._misses[anchor] = (kind, miss)
+
+    def _unless_written(self, match: Match) -> Match | NoMatch:
+        """The word reads its operands where its output stands; nothing may have written to them since they were read."""
+        written = self._writes.between(match.nodes[0], min(match.outputs), match.operands)
+        if written is None:
+            return match
+        return NoMatch("%{} writes to an operand between its uses", written, (written,), stage=2)
+
+    def _replace(self, match: Match) -> None:
+        replace(match)
+        self.raised += 1
+        for node in reversed(match.nodes):
+            if not node.users and node not in self._gone:
+                node.graph.erase_node(node)
+                self._gone.add(node)
+
+
+def replace(match: Match) -> fx.Node:
+    """Puts the word of ``match`` in the place of its outputs, whose users it takes over. Dead nodes are left to the caller."""
+    place = min(match.outputs)
+    inputs = [operand for operand in match.operands if operand is not None]
+    with place.graph.inserting_before(place):
+        word = insert_word(place.graph, match.word, match.operands)
+    word.meta = {key: place.meta[key] for key in _INHERITED if key in place.meta}
+    word.meta[ORIGIN] = record_origin(match.nodes, inputs, match.outputs)
+    if match.word.results == 1:
+        place.replace_all_uses_with(word)
+        return word
+    word.meta["val"] = tuple(output.meta["val"] for output in match.outputs)
+    with place.graph.inserting_before(place):
+        for index, output in enumerate(match.outputs):
+            result = place.graph.call_function(operator.getitem, (word, index))
+            result.meta = {key: output.meta[key] for key in _INHERITED if key in output.meta}
+            output.replace_all_uses_with(result)
+    return word
+
+
+def unraise(gm: fx.GraphModule) -> int:
+    """Puts every word node of ``gm`` back to exactly the nodes it came from; how many there were."""
+    words = [node for node in gm.graph.nodes if word_of(node) is not None]
+    for node in words:
+        outputs = restore_origin(gm.graph, node, [a for a in node.args if isinstance(a, fx.Node)])
+        _put_back(node, outputs)
+        gm.graph.erase_node(node)
+    if words:
+        gm.graph.lint()
+        gm.recompile()
+    return len(words)
+
+
+def _put_back(word: fx.Node, outputs: Sequence[fx.Node]) -> None:
+    if len(outputs) == 1:
+        word.replace_all_uses_with(outputs[0])
+        return
+    for result in list(word.users):
+        index = result.args[1]
+        assert isinstance(index, int)
+        result.replace_all_uses_with(outputs[index])
+        word.graph.erase_node(result)

@@ -1,0 +1,101 @@
+"""Which nodes share storage, and which nodes write to it."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+from torch._ops import HigherOrderOperator, OpOverload
+
+from kernelweld.patterns.ops import aten
+
+#: Operators whose result may share storage with their first argument.
+VIEWS = frozenset(
+    {
+        aten.alias.default,
+        aten.as_strided.default,
+        aten.chunk.default,
+        aten.detach.default,
+        aten.diagonal.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.reshape.default,
+        aten.select.int,
+        aten.slice.Tensor,
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+        aten.transpose.int,
+        aten.unbind.int,
+        aten.unfold.default,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten.view.dtype,
+        operator.getitem,
+    }
+)
+
+#: Higher-order operators that return new values and write to nothing.
+_FUNCTIONAL = frozenset({"triton_kernel_wrapper_functional", "auto_functionalized", "auto_functionalized_v2"})
+
+
+def written(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The arguments that a node writes to. An operator that is not known to be functional writes to all of them."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return ()
+    if isinstance(node.target, OpOverload):
+        return _written_by_schema(node) if node.target._schema.is_mutable else ()
+    if node.target is triton_kernel_wrapper_mutation or not isinstance(node.target, HigherOrderOperator):
+        return tuple(node.all_input_nodes)
+    return () if node.target.name() in _FUNCTIONAL else tuple(node.all_input_nodes)
+
+
+def _written_by_schema(node: fx.Node) -> tuple[fx.Node, ...]:
+    assert isinstance(node.target, OpOverload)
+    found: list[fx.Node] = []
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        found += [v for v in values if isinstance(v, fx.Node)]
+    return tuple(found)
+
+
+def storage_root(node: fx.Node, roots: Mapping[fx.Node, fx.Node] = MappingProxyType({})) -> fx.Node:
+    """The node whose storage ``node`` may share: itself, or the root of what it is a view of."""
+    while node.target in VIEWS and isinstance(node.args[0], fx.Node):
+        if node in roots:
+            return roots[node]
+        node = node.args[0]
+    return node
+
+
+class Writes:
+    """The writes of a graph as it stood when this was made, in order."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._position = {node: i for i, node in enumerate(graph.nodes)}
+        self._writers: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+        for node in graph.nodes:
+            for target in written(node):
+                self._writers[storage_root(target)].append(node)
+
+    def between(self, first: fx.Node, last: fx.Node, operands: Iterable[fx.Node | None]) -> fx.Node | None:
+        """The first node after ``first`` and before ``last`` that writes to the storage of an operand, or None."""
+        if not self._writers:
+            return None
+        for operand in operands:
+            writers = self._writers.get(storage_root(operand), ()) if operand is not None else ()
+            at = bisect_left(writers, self._position[first], key=self._position.__getitem__)
+            if at < len(writers) and self._position[writers[at]] < self._position[last]:
+                return writers[at]
+        return None

@@ -1,0 +1,90 @@
+"""The root of a norm in all spellings: ``rsqrt``, ``1 / sqrt``, ``pow -0.5``, or ``sqrt`` that is divided by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.ops import ADD, DIV, POW, aten, is_call, only_user, operands
+from kernelweld.patterns.peel import row_statistic
+from kernelweld.patterns.reading import LOOKS_LIKE, Miss, something_else
+from kernelweld.patterns.scalars import scalar, split_scalar
+
+ROOTS: tuple[OpOverload, ...] = (aten.rsqrt.default, aten.sqrt.default, POW)
+
+
+@dataclass(frozen=True)
+class Root:
+    """``value`` is ``1 / sqrt(radicand)`` if ``inverse``, else ``sqrt(radicand)``."""
+
+    radicand: fx.Node
+    value: fx.Node
+    inverse: bool
+
+
+def read_root(anchor: fx.Node, cover: Cover) -> Root:
+    """The root that ``anchor`` takes.
+
+    Raises:
+        Miss: ``anchor`` is another power (stage 0).
+    """
+    radicand = anchor.args[0]
+    if not isinstance(radicand, fx.Node):
+        raise something_else(anchor)
+    exponent = scalar(anchor.args[1]) if is_call(anchor, POW) else {"rsqrt": -0.5, "sqrt": 0.5}[_op_name(anchor)]
+    if exponent not in (0.5, -0.5):
+        raise something_else(anchor)
+    cover.take(anchor)
+    if exponent < 0:
+        return Root(radicand, anchor, inverse=True)
+    reciprocal = only_user(anchor)
+    if reciprocal is not None and _is_reciprocal(reciprocal):
+        cover.take(reciprocal)
+        return Root(radicand, reciprocal, inverse=True)
+    return Root(radicand, anchor, inverse=False)
+
+
+def _op_name(node: fx.Node) -> str:
+    return "rsqrt" if is_call(node, aten.rsqrt.default) else "sqrt"
+
+
+def _is_reciprocal(node: fx.Node) -> bool:
+    if is_call(node, aten.reciprocal.default):
+        return True
+    pair = operands(node) if is_call(node, *DIV) else None
+    return pair is not None and scalar(pair[0]) == 1.0
+
+
+@dataclass(frozen=True)
+class Stabilised:
+    """``statistic + eps``; eps is 0 where nothing is added."""
+
+    statistic: fx.Node
+    eps: float
+
+
+def read_eps(radicand: fx.Node, cover: Cover) -> Stabilised:
+    """Takes the eps off a radicand.
+
+    Raises:
+        Miss: eps is a graph input, so the compiled graph would not be constant in it.
+    """
+    node = row_statistic(radicand, cover)
+    if not is_call(node, *ADD):
+        return Stabilised(node, 0.0)
+    split = split_scalar(node)
+    if split is None:
+        raise _no_eps(node)
+    cover.take(node)
+    return Stabilised(row_statistic(split[0], cover), split[1])
+
+
+def _no_eps(node: fx.Node) -> Miss:
+    pair = operands(node)
+    dynamic = next((a for a in pair or () if isinstance(a, fx.Node) and a.op == "placeholder"), None)
+    if dynamic is None or not (pair and any(is_call(row_statistic(a, Cover()), aten.mean.dim, aten.sum.dim_IntList) for a in pair if isinstance(a, fx.Node))):
+        return something_else(node)
+    return Miss("eps is the graph input %{}, not a constant", dynamic, dynamic, stage=LOOKS_LIKE)

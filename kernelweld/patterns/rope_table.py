@@ -1,0 +1,2 @@
+"""Rotary tables in FX."""
+from __future__ import annotations

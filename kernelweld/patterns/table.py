@@ -1,0 +1,30 @@
+"""All patterns, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kernelweld.patterns.gate_mul import GateMulPattern
+from kernelweld.patterns.l2_norm import L2NormPattern
+from kernelweld.patterns.layer_norm import LayerNormPattern
+from kernelweld.patterns.pattern import Pattern
+from kernelweld.patterns.residual_add import ResidualAddPattern
+from kernelweld.patterns.rms_norm import RMSNormPattern
+from kernelweld.patterns.rope import RopePattern
+
+#: Name to pattern class. A pattern sees the words that earlier ones raised: a gate inside a norm is the norm's, and a residual sum is
+#: recognised by the norm that reads it.
+PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
+    {
+        cls.name: cls
+        for cls in (
+            LayerNormPattern,
+            RMSNormPattern,
+            L2NormPattern,
+            RopePattern,
+            GateMulPattern,
+            ResidualAddPattern,
+        )
+    }
+)
