@@ -54,6 +54,12 @@ def source_lines(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def sources_of(node: fx.Node) -> tuple[str, ...]:
+    """The model's source lines behind a node: those of its origin for a raised word, its own otherwise."""
+    origin = node.meta.get(ORIGIN)
+    return origin.sources if isinstance(origin, Origin) else source_lines([node])
+
+
 def source_line(meta: Mapping[str, object]) -> str | None:
     """``file:line`` of the innermost frame of a node's stack trace, or None."""
     trace = meta.get("stack_trace")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import fx
 
+from kernelweld.errors import UnknownName
 from kernelweld.ir import step_of, word_of
 from kernelweld.ir.word import Word
 from kernelweld.passes.base import Pass, PassContext, PassResult
@@ -13,7 +15,7 @@ from kernelweld.passes.launcher import Launcher
 from kernelweld.passes.restore import inline_reference, restore_all
 from kernelweld.passes.weld import Weld, WeldPlan
 
-TARGETS = ("triton", "reference")
+TARGETS = ("auto", "triton", "reference")
 
 
 @dataclass(frozen=True)
@@ -24,33 +26,39 @@ class LowerPass(Pass):
     After:  ``%4 = triton_kernel_wrapper_functional(...); %2 = %4["residual_add_out_ptr"]; %3 = %4["rms_norm_out_ptr"]``
 
     ``target="triton"`` inserts generated kernels. ``target="reference"`` inlines the references of the welded words instead, for devices
-    that Triton does not compile for: one graph of plain torch, which the compiler around us fuses as it can.
+    that Triton does not compile for: one graph of plain torch, which the compiler around us fuses as it can. ``"auto"`` chooses by the
+    device of each weld.
     """
 
     name = "lower"
 
-    target: str = "triton"
+    target: str = "auto"
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        if self.target not in TARGETS:
+            raise UnknownName("lower target", self.target, TARGETS)
         plan = context.plan or WeldPlan(())
-        if self.target == "triton":
-            _launch(gm, plan.welds)
-        else:
-            _inline(gm, plan.welds)
+        kernels = [weld for weld in plan.welds if self._is_triton(weld)]
+        _launch(gm, kernels)
+        _inline(gm, [weld for weld in plan.welds if weld not in kernels])
         restored = restore_all(gm)
         gm.graph.eliminate_dead_code()
         gm.graph.lint()
         return PassResult(modified=bool(plan.welds) or restored > 0, count=len(plan.welds))
 
+    def _is_triton(self, weld: Weld) -> bool:
+        device: str = weld.steps[0].meta["val"].device.type
+        return self.target == "triton" or (self.target == "auto" and device == "cuda")
 
-def _launch(gm: fx.GraphModule, welds: tuple[Weld, ...]) -> None:
+
+def _launch(gm: fx.GraphModule, welds: Sequence[Weld]) -> None:
     launcher = Launcher(gm)
     for weld in welds:
         launcher.insert(weld)
     launcher.finish()
 
 
-def _inline(gm: fx.GraphModule, welds: tuple[Weld, ...]) -> None:
+def _inline(gm: fx.GraphModule, welds: Sequence[Weld]) -> None:
     for weld in welds:
         for node in weld.steps:
             word = step_of(node)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import fx
 
-from kernelweld.ir import Pointwise, ResidualAdd, RowReduce, step_of
+from kernelweld.ir import ResidualAdd, word_of
+from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
 from kernelweld.passes.packing import pack
-from kernelweld.passes.weld import Chain, Weld, WeldPlan, weld_name
+from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,11 @@ class PlanPass(Pass):
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         chainer = Chainer(gm.graph)
         chains = [Chain(steps) for steps in chainer.run(gm.graph)]
-        worth = [chain for chain in map(_trim, chains) if _is_worth(chain)]
+        worth = [chain for chain in chains if _is_worth(chain)]
         welds = [Weld(weld_name(p), p) for p in pack(gm.graph, worth, self.max_tasks)]
-        context.plan = WeldPlan(tuple(welds), _left_out(gm.graph, welds, chainer.refusals))
+        left_out = _left_out(gm.graph, welds, chainer.refusals)
+        context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
-
-
-def _trim(chain: Chain) -> Chain:
-    """Drops trailing casts and other unnamed steps only when the chain has no named word; kept whole otherwise."""
-    return chain
 
 
 def _is_worth(chain: Chain) -> bool:
@@ -49,12 +47,17 @@ def _is_worth(chain: Chain) -> bool:
     return any(not isinstance(word, ResidualAdd) for word in chain.words)
 
 
-def _left_out(graph: fx.Graph, welds: Sequence[Weld], refusals: dict[fx.Node, str]) -> tuple[NearMiss, ...]:
+def _left_out(graph: fx.Graph, welds: Sequence[Weld], refusals: Mapping[fx.Node, str]) -> tuple[NearMiss, ...]:
+    """The norms, rotations and gates that no weld holds, with the reason that kept them out."""
     welded = {node for weld in welds for node in weld.steps}
-    missed = []
-    for node in graph.nodes:
-        step = step_of(node)
-        if step is None or isinstance(step, (Pointwise, RowReduce, ResidualAdd)) or node in welded or node not in refusals:
-            continue
-        missed.append(NearMiss(node.name, step.kind, None, refusals[node]))
-    return tuple(missed)
+    left = ((node, word_of(node)) for node in graph.nodes if node not in welded and node in refusals)
+    return tuple(
+        NearMiss(node.name, word.kind, source_line(node.meta), f"not welded: {refusals[node]}")
+        for node, word in left
+        if word is not None and not isinstance(word, ResidualAdd)
+    )
+
+
+def _count_words(graph: fx.Graph) -> dict[str, int]:
+    words = (word_of(node) for node in graph.nodes)
+    return dict(sorted(Counter(word.kind for word in words if word is not None).items()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import fx
 
 from kernelweld.ir import Word, step_of
-from kernelweld.ir.report import NearMiss
+from kernelweld.ir.origin import sources_of
+from kernelweld.ir.report import NearMiss, WeldReport
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,26 @@ class Weld:
 
 @dataclass(frozen=True)
 class WeldPlan:
-    """The welds of one graph, and the words that were left out with the reason."""
+    """The welds of one graph, the words that were left out with the reason, and how many words of each kind there are."""
 
     welds: tuple[Weld, ...]
     near_misses: tuple[NearMiss, ...] = ()
+    words: Mapping[str, int] = field(default_factory=dict)
+    reports: tuple[WeldReport, ...] = ()
 
 
 def weld_name(chains: tuple[Chain, ...]) -> str:
     """A name from the words of the chains: ``rms_norm_rope__rope`` for a pack of two."""
     parts = ["_".join(dict.fromkeys(word.kind for word in chain.words)) for chain in chains]
     return "__".join(part for part in dict.fromkeys(parts) if part)
+
+
+def describe(weld: Weld) -> WeldReport:
+    """The report of one planned weld; its steps must still stand in the graph."""
+    words = tuple(str(word) for chain in weld.chains for word in chain.words)
+    sources = dict.fromkeys(line for node in weld.steps for line in sources_of(node))
+    return WeldReport(weld.name, words, tuple(sources), tuple(_title(chain) for chain in weld.chains))
+
+
+def _title(chain: Chain) -> str:
+    return " -> ".join(dict.fromkeys(word.kind for word in chain.words))

@@ -22,7 +22,7 @@ from kernelweld.codegen.task import (
     Value,
 )
 from kernelweld.ir import Pointwise, RowReduce, Word, step_of
-from kernelweld.ir.origin import ORIGIN, source_lines
+from kernelweld.ir.origin import sources_of
 from kernelweld.passes.tasks.axes import Axis, DomainMismatch
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
 from kernelweld.passes.tasks.held import Access, write_access
@@ -92,8 +92,7 @@ class _Assembly:
     def _sources(self) -> tuple[str, ...]:
         lines: dict[str, None] = {}
         for node in self.layout.steps:
-            origin = node.meta.get(ORIGIN)
-            lines.update(dict.fromkeys(origin.sources if origin is not None else source_lines([node])))
+            lines.update(dict.fromkeys(sources_of(node)))
         return tuple(lines)
 
     def _step(self, node: fx.Node) -> None:

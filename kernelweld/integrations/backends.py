@@ -1,0 +1,69 @@
+"""The two ways a graph is compiled: Inductor with kernelweld's pass, or Triton's interpreter without Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+from torch._inductor.compile_fx import compile_fx
+
+from kernelweld.codegen.interpreter import exact_casts, interpreting
+from kernelweld.errors import MissingDependency, UnsupportedGraph
+from kernelweld.integrations import store
+from kernelweld.integrations.aot import aot_backend
+from kernelweld.integrations.hook import KernelweldPass, collecting
+from kernelweld.integrations.settings import Settings
+from kernelweld.ir.report import GraphReport
+
+Compiled = Callable[..., object]
+Backend = Callable[[fx.GraphModule, Sequence[object]], tuple[Compiled, Sequence[GraphReport]]]
+
+
+def backend_for(settings: Settings) -> Backend:
+    """The backend that ``settings`` name."""
+    return interpreter_backend(settings) if settings.backend == "interpret" else inductor_backend(settings)
+
+
+def inductor_backend(settings: Settings) -> Backend:
+    """Inductor, with the pipeline at ``post_grad_custom_post_pass``. On a compile-cache hit the stored reports are read."""
+    hook = KernelweldPass(settings.text, settings.strict)
+    patches: dict[str, object] = {**_mode(settings), **settings.inductor, "post_grad_custom_post_pass": hook}
+
+    def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
+        key = store.key_of(gm, inputs, hook.uuid())
+        with collecting() as reports:
+            compiled = compile_fx(gm, inputs, config_patches=patches)  # type: ignore[arg-type]
+        if reports:
+            store.save(key, reports)
+        return compiled, reports or store.read(key)  # type: ignore[return-value]
+
+    return compile_graph
+
+
+def _mode(settings: Settings) -> dict[str, object]:
+    if settings.mode in (None, "default"):
+        return {}
+    modes: dict[str, object] = torch._inductor.list_mode_options(settings.mode, settings.dynamic)
+    return modes
+
+
+def interpreter_backend(settings: Settings) -> Backend:
+    """The generated Triton in Triton's interpreter, everything else eagerly: slow, exact, and on any machine."""
+    if not interpreting():
+        raise UnsupportedGraph(
+            "backend='interpret' needs Triton's interpreter: set TRITON_INTERPRET=1 before Triton is imported"
+        )
+    hook = KernelweldPass(settings.text, settings.strict)
+
+    def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
+        with collecting() as reports:
+            compiled = aot_backend(lambda post_grad: hook(post_grad.graph))(gm, inputs)
+
+        def run(*args: object) -> object:
+            with exact_casts():
+                return compiled(*args)
+
+        return run, reports
+
+    return compile_graph

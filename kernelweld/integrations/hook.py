@@ -1,0 +1,88 @@
+"""The pass that Inductor calls: it runs the pipeline and never breaks the compilation."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import warnings
+from contextlib import contextmanager
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+import triton
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+import kernelweld
+from kernelweld.errors import KernelweldWarning, PassFailed
+from kernelweld.ir.report import GraphReport
+from kernelweld.passes.pipeline import DEFAULT, Pipeline
+from kernelweld.passes.summary import run_reported
+
+_REPORTS: ContextVar[list[GraphReport] | None] = ContextVar("kernelweld_reports", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[GraphReport]]:
+    """Collects the reports of the graphs that are compiled inside."""
+    reports: list[GraphReport] = []
+    token = _REPORTS.set(reports)
+    try:
+        yield reports
+    finally:
+        _REPORTS.reset(token)
+
+
+@dataclass(frozen=True)
+class KernelweldPass(CustomGraphPass):  # type: ignore[misc]
+    """``post_grad_custom_post_pass``: kernelweld's pipeline on a post-grad graph.
+
+    Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, every source file of the package, and
+    the versions of torch, triton and the GPU, so a compile cache never serves an artefact of other code.
+    """
+
+    pipeline: str = DEFAULT
+    strict: bool = False
+
+    def __call__(self, graph: fx.Graph) -> None:
+        result, report = run_reported(Pipeline.from_text(self.pipeline, strict=self.strict), graph)
+        if result.failure is not None:
+            warn_failure(result.failure)
+        reports = _REPORTS.get()
+        if reports is not None:
+            reports.append(report)
+
+    def uuid(self) -> str:
+        return hashlib.sha256("\n".join((self.pipeline, str(self.strict), environment())).encode()).hexdigest()
+
+
+def warn_failure(failure: PassFailed) -> None:
+    """One line for a pass that failed; the graph is as it was and the model still runs."""
+    place = f" at {failure.source}" if failure.source else ""
+    warnings.warn(
+        KernelweldWarning(f"{failure.what}{place}; the graph was left as it was", "Pass strict=True to see the error."),
+        stacklevel=2,
+    )
+
+
+@cache
+def environment() -> str:
+    """What compiled artefacts depend on beside the options: sources, versions, GPU."""
+    gpu = str(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else "no GPU"
+    versions = f"torch {torch.__version__} triton {triton.__version__} python {platform.python_version()}"
+    return "\n".join((source_digest(), versions, gpu))
+
+
+@cache
+def source_digest() -> str:
+    """A hash of every source file of the package."""
+    root = Path(kernelweld.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

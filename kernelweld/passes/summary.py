@@ -1,0 +1,22 @@
+"""One graph's report, from a run of the pipeline on it."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from kernelweld.ir.report import GraphReport, Launches
+from kernelweld.passes.launches import predict
+from kernelweld.passes.pipeline import Pipeline, PipelineResult, module_of
+from kernelweld.passes.weld import WeldPlan, describe
+
+
+def run_reported(pipeline: Pipeline, target: fx.GraphModule | fx.Graph) -> tuple[PipelineResult, GraphReport]:
+    """Runs ``pipeline`` in place and says what it did."""
+    graph = module_of(target).graph if isinstance(target, fx.Graph) else target.graph
+    nodes = sum(node.op == "call_function" for node in graph.nodes)
+    before = predict(graph)
+    result = pipeline.run(target)
+    plan = result.context.plan or WeldPlan(())
+    misses = (*result.context.near_misses, *plan.near_misses)
+    launches = Launches(before, predict(graph))
+    return result, GraphReport(nodes, plan.words, misses, plan.reports, launches, result.seconds)

@@ -1,0 +1,70 @@
+"""Running the original nodes of a weld: in their own dtypes, and in float64 as the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import fx
+
+from kernelweld.ir.origin import ORIGIN, restore_origin
+from kernelweld.passes.restore import tensor_operands
+
+
+def original_graph(steps: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """The nodes behind ``steps`` as a module of their own, and the nodes of the big graph that are its inputs."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    needed = _closure(steps)
+    inputs = [i for i in dict.fromkeys(i for n in needed for i in n.all_input_nodes) if i not in needed]
+    for node in inputs:
+        env[node] = graph.placeholder(node.name)
+        env[node].meta = dict(node.meta)
+    for node in sorted(needed):
+        env[node] = graph.node_copy(node, lambda n: env[n])
+    graph.output(tuple(env[o] for o in outputs))
+    for node in list(graph.nodes):
+        if ORIGIN in node.meta:
+            (original,) = restore_origin(graph, node, tensor_operands(node))
+            node.replace_all_uses_with(original)
+            graph.erase_node(node)
+    return fx.GraphModule(torch.nn.Module(), graph), inputs
+
+
+def _closure(steps: Sequence[fx.Node]) -> set[fx.Node]:
+    """The steps with the views that lie between them."""
+    inside, between = set(steps), set()
+    for node in steps:
+        for operand in node.all_input_nodes:
+            path = []
+            while operand not in inside and _has_view_source(operand):
+                path.append(operand)
+                operand = operand.all_input_nodes[0]
+            if operand in inside:
+                between.update(path)
+    return inside | between
+
+
+def _has_view_source(node: fx.Node) -> bool:
+    from kernelweld.passes.tasks.steps import is_feature_slice
+    from kernelweld.passes.tasks.views import is_view
+
+    return is_view(node) or is_feature_slice(node)
+
+
+class Float64(fx.Interpreter):
+    """Runs a graph with every floating value in float64: casts between float dtypes do nothing, so nothing is ever rounded."""
+
+    def call_function(self, target: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        if target is torch.ops.prims.convert_element_type.default and isinstance(args[1], torch.dtype):
+            dtype = torch.float64 if args[1].is_floating_point else args[1]
+            args = (args[0], dtype)
+        kwargs = {k: torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else v for k, v in kwargs.items()}
+        return super().call_function(target, args, kwargs)  # type: ignore[arg-type]
+
+
+def run_float64(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[torch.Tensor, ...]:
+    """The outputs of ``gm`` in float64, on the given inputs widened."""
+    wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
+    result: tuple[torch.Tensor, ...] = Float64(gm).run(*wide)
+    return result
