@@ -7,13 +7,16 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import nn
 from torch._ops import OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+
+from kernelweld.passes.merge_gemms.caches import drop_fakes
 
 _EXTRA_COLUMNS = 8
 _OWN_NAMESPACES = frozenset({"aten", "prim", "prims"})
@@ -49,19 +52,19 @@ def record(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with torch.inference_mode(False), torch.no_grad():
-        with FakeCopyMode(fake):
+        with _FakeCopy(fake):
             twin, twin_args, twin_kwargs = copy.deepcopy((model, tuple(args), dict(kwargs)))
         twin.__dict__.pop("forward", None)  # a compiled forward on the instance leads back to the real model
         watch = _Watch(twin)
-        with _as_compiled(), fake, watch:
+        with _as_compiled(fake), fake, watch:
             results = tree_leaves(twin(*twin_args, **twin_kwargs))
             watch.object_to(results, "its result leaves the model as it is")
     return watch.recording
 
 
 @contextmanager
-def _as_compiled() -> Iterator[None]:
-    """Let `torch.compiler.is_compiling()` say yes, and failures on fake tensors be reported by us alone."""
+def _as_compiled(fake: FakeTensorMode) -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` say yes, keep failures on fake tensors silent, leave none behind."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     compiling, disabled = torch.compiler._is_compiling_flag, log.disabled
     torch.compiler._is_compiling_flag = log.disabled = True
@@ -69,6 +72,23 @@ def _as_compiled() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag, log.disabled = compiling, disabled
+        drop_fakes(fake)
+
+
+class _FakeCopy(FakeCopyMode):
+    """Copies of inference tensors are ordinary ones: they count versions and may be written in place."""
+
+    def __torch_function__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> FakeTensor:
+        result = super().__torch_function__(func, types, args, kwargs)
+        plain = cast(object, result)  # it may be anything, despite its type
+        inference = isinstance(plain, FakeTensor) and plain.is_inference()
+        return cast(FakeTensor, result.clone()) if inference else result
 
 
 class _Watch(TorchFunctionMode):
