@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelweld.cli.zoo import ZOO
-from kernelweld.errors import MissingDependency
+from kernelweld.errors import BadTarget, MissingDependency
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedConfig
@@ -45,14 +45,25 @@ def zoo_config(name: str, *, full: bool = False, layers: int | None = None) -> P
 
 def folder_config(folder: Path, *, layers: int | None = None) -> PreTrainedConfig:
     """The configuration in ``folder/config.json``, cut to its first ``layers`` layers."""
-    config: PreTrainedConfig = _transformers(f"target '{folder}'").AutoConfig.from_pretrained(folder)
-    text = config.get_text_config()
+    transformers = _transformers(f"target '{folder}'")
+    try:
+        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadTarget(str(folder), reason, "Give a config.json that this transformers can read.") from error
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        advice = "Give a causal language model, or write a function and use MODULE:CALLABLE."
+        raise BadTarget(str(folder), f"{config.model_type!r} is not a causal language model", advice)
     if layers is not None:
-        depth, text.num_hidden_layers = text.num_hidden_layers, layers
-        for name, value in list(vars(text).items()):
-            if isinstance(value, list) and len(value) == depth:  # one entry a layer: layer_types and its like
-                setattr(text, name, value[:layers])
+        _cut(config.get_text_config(), layers)
     return config
+
+
+def _cut(config: PreTrainedConfig, layers: int) -> None:
+    depth, config.num_hidden_layers = config.num_hidden_layers, layers
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list) and len(value) == depth:  # one entry a layer: layer_types and its like
+            setattr(config, name, value[:layers])
 
 
 def random_model(config: PreTrainedConfig, *, dtype: torch.dtype, device: str) -> nn.Module:
@@ -71,12 +82,8 @@ def random_model(config: PreTrainedConfig, *, dtype: torch.dtype, device: str) -
     return model.eval()
 
 
-def saved_model(
-    folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype, device: str
-) -> nn.Module | None:
-    """The model whose weights lie in ``folder``, or None when there are none."""
-    if not has_weights(folder):
-        return None
+def saved_model(folder: Path, config: PreTrainedConfig, *, dtype: torch.dtype, device: str) -> nn.Module:
+    """The model whose weights lie in ``folder``, in ``eval`` mode."""
     auto = _transformers(f"target '{folder}'").AutoModelForCausalLM
     model: nn.Module = auto.from_pretrained(folder, config=config, dtype=dtype, local_files_only=True)
     return model.to(device).eval()
@@ -94,11 +101,12 @@ def model_kwargs(model: nn.Module, config: PreTrainedConfig, call: Call) -> dict
     that holds 7 tokens, put there by a prefill of the model itself. A static cache is allocated before
     either.
     """
-    device = next(model.parameters()).device
-    vocabulary = config.get_text_config().vocab_size
-    ids = _token_ids(vocabulary, call.batch, PREFILL_TOKENS + 1).to(device)
+    like = next(model.parameters())
+    ids = _token_ids(config.get_text_config().vocab_size, call.batch, PREFILL_TOKENS + 1).to(like.device)
     prompt, token = ids[:, :PREFILL_TOKENS], ids[:, PREFILL_TOKENS:]
     cache = _new_cache(config, call.cache)
+    if like.is_meta:
+        _make_empty(cache, like)
     if call.phase == "decode" or call.cache == "static":
         with torch.no_grad():
             model(input_ids=prompt, cache=cache, use_cache=True)
@@ -138,6 +146,21 @@ def _new_cache(config: PreTrainedConfig, kind: CacheKind) -> Cache:
         else transformers.DynamicCache(config=config)
     )
     return cache
+
+
+def _make_empty(cache: Cache, like: Tensor) -> None:
+    """Give growing layers the empty tensors that they would make in their first update.
+
+    Made there, under tracing, they are ``torch.tensor([], device="meta")``, which Dynamo cannot handle.
+    The graph is the same: joining an empty tensor is no operation.
+    """
+    layers = importlib.import_module("transformers.cache_utils")
+    empty = like.new_empty(0)
+    for layer in cache.layers:
+        if isinstance(layer, layers.DynamicLayer):
+            layer.lazy_initialization(empty, empty)
+        if isinstance(layer, layers.DynamicIndexedLayer):
+            layer.lazy_initialization_indexer(empty)
 
 
 def _transformers(purpose: str) -> ModuleType:

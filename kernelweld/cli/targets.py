@@ -82,7 +82,7 @@ def resolve(
     call = Call(phase, batch, cache)
     if target in names():
         config = hf.zoo_config(target.removeprefix("hf:"), full=full, layers=layers)
-        return _causal_lm(target, config, call, dtype, device)
+        return _random(target, config, call, dtype, device)
     if Path(target).is_dir():
         return _folder(target, layers, call, dtype, device)
     if target.endswith(".pt2"):
@@ -94,29 +94,23 @@ def resolve(
     raise UnknownName("target", target, names())
 
 
-def _causal_lm(
-    name: str, config: PreTrainedConfig, call: Call, dtype: torch.dtype, device: str, folder: Path | None =
-    None
-) -> Target:
-    model = hf.saved_model(folder, config, dtype=dtype, device=device) if folder else None
-    model = model or hf.random_model(config, dtype=dtype, device=device)
-    return Target(name, model, (), hf.model_kwargs(model, config, call), config)
-
-
 def _folder(target: str, layers: int | None, call: Call, dtype: torch.dtype, device: str) -> Target:
     folder = Path(target)
     if not (folder / "config.json").is_file():
         raise BadTarget(target, "the folder has no config.json", "Give the folder of a transformers model.")
     config = hf.folder_config(folder, layers=layers)
-    if device == "meta":
-        return _causal_lm(target, config, call, dtype, device)
-    if not hf.has_weights(folder) and (size := hf.random_bytes(config, dtype=dtype)) > _RANDOM_LIMIT:
-        raise BadTarget(
-            target,
-            f"it has no weights, and random ones would take {size / 2**30:.0f} GiB",
-            "Use --full to inspect it on the meta device, or --layers to cut it.",
-        )
-    return _causal_lm(target, config, call, dtype, device, folder)
+    if device != "meta" and hf.has_weights(folder):
+        model = hf.saved_model(folder, config, dtype=dtype, device=device)
+        return Target(target, model, (), hf.model_kwargs(model, config, call), config)
+    if device != "meta" and (size := hf.random_bytes(config, dtype=dtype)) > _RANDOM_LIMIT:
+        reason = f"it has no weights, and random ones would take {size / 2**30:.0f} GiB"
+        raise BadTarget(target, reason, "Use --full to inspect it on the meta device, or --layers to cut it.")
+    return _random(target, config, call, dtype, device)
+
+
+def _random(target: str, config: PreTrainedConfig, call: Call, dtype: torch.dtype, device: str) -> Target:
+    model = hf.random_model(config, dtype=dtype, device=device)
+    return Target(target, model, (), hf.model_kwargs(model, config, call), config)
 
 
 def _exported(target: str) -> Target:

@@ -150,13 +150,8 @@ ZOO: Mapping[str, Zoo] = MappingProxyType(
         ),
         "llama": Zoo(
             "llama",
-            common={"rope_parameters": _LLAMA3, "rms_norm_eps": 1e-5},
-            real={
-                "vocab_size": 128256,
-                "intermediate_size": 14336,
-                "num_key_value_heads": 8,
-                "max_position_embeddings": 131072,
-            },
+            common={"rope_parameters": _LLAMA3, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
+            real={"vocab_size": 128256, "intermediate_size": 14336, "num_key_value_heads": 8},
         ),
         "gemma2": Zoo("gemma2", tiny={"query_pre_attn_scalar": 32}),
         "mistral": Zoo("mistral"),
