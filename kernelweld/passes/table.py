@@ -14,7 +14,7 @@ from kernelweld.passes.base import Pass
 #: kernelweld's own passes, in the order in which they usually run.
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
-        "canonicalize": "kernelweld.passes.canonicalize:CanonicalizePass",
+        "canonicalize": "kernelweld.passes.canonicalize.canonicalize_pass:CanonicalizePass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "plan": "kernelweld.passes.plan:PlanPass",
         "lower": "kernelweld.passes.lower:LowerPass",
