@@ -1,0 +1,64 @@
+# Every target installs what it needs into .venv once; stamps make the next run start at once.
+VENV    ?= .venv
+PYTHON  ?= $(firstword $(foreach v,3.13 3.12 3.11,$(shell command -v python$(v))) python3)
+TORCH   ?= torch==2.13.0
+WORKERS ?= 2
+
+BIN  := $(VENV)/bin
+BASE := $(VENV)/.stamp-base
+TEST := $(VENV)/.stamp-test
+DEV  := $(VENV)/.stamp-dev
+# Two workers on two cores: more threads a worker would only wait for each other.
+RUN  := OMP_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint type wheel fuzz-nightly gpu golden clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(DEV) ## Create .venv with everything for working on kernelweld
+
+demo: $(TEST) ## Run the main job: fuse three tiny models on the CPU and show what happened
+	$(BIN)/kernelweld demo
+
+test: $(TEST) ## Run the test suite (without a GPU)
+	$(RUN) $(BIN)/pytest -n $(WORKERS)
+
+lint: $(DEV) ## Check style with ruff
+	$(BIN)/ruff check .
+
+type: $(DEV) ## Check types with mypy --strict
+	$(BIN)/mypy
+
+wheel: $(DEV) ## Build the wheel into dist/
+	rm -rf build dist
+	$(BIN)/python -m build --wheel
+
+fuzz-nightly: $(TEST) ## Compare 100,000 random graphs with and without the passes
+	$(RUN) KERNELWELD_FUZZ=100000 $(BIN)/pytest -n $(WORKERS) tests/fuzz
+
+gpu: $(TEST) ## Run the tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+golden: $(TEST) ## Rewrite golden files from what the tests produce now (then review the difference)
+	$(RUN) $(BIN)/pytest -n $(WORKERS) --update-golden
+
+clean: ## Remove .venv, caches and build outputs
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+$(BASE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'kernelweld needs Python 3.11 or newer: make PYTHON=/path/to/python'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q '$(TORCH)'
+	@touch $@
+
+$(TEST): $(BASE) pyproject.toml
+	$(BIN)/python -m pip install -q '$(TORCH)' -e '.[test]'
+	@touch $@
+
+$(DEV): $(TEST) pyproject.toml
+	$(BIN)/python -m pip install -q '$(TORCH)' -e '.[test,dev]'
+	@touch $@
