@@ -55,12 +55,16 @@ def meet(p: Piece, q: Piece) -> Piece | None:
 
 
 def split(p: Piece, part: Piece) -> tuple[Piece, ...]:
-    """``p`` as disjoint pieces, one of which is ``part``, which must lie inside ``p``."""
-    if part == p:
-        return (p,)
+    """``p`` as disjoint pieces, one of which is ``part``, which must lie inside ``p``.
+
+    When ``part`` takes every n-th index, the indices between go to n - 1 interleaved pieces as long as
+    ``part``, so that the other elements of its pairs (or groups) stay one piece.
+    """
     turns = part.step // p.step if part.count > 1 else 1
     first = (part.start - p.start) // p.step
-    last = (part.last - p.start) // p.step
-    between = [Piece(first + r, part.count - 1, turns) for r in range(1, turns)]
-    rest = [Piece(0, first), *between, Piece(last + 1, p.count - 1 - last)]
+    low = first if first >= turns else 0
+    high = min(p.count, first + turns * part.count)
+    offsets = [(first - low + r) % turns for r in range(1, turns)]
+    between = [Piece(low + k, (high - low - 1 - k) // turns + 1, turns) for k in offsets if low + k < high]
+    rest = [Piece(0, low), *between, Piece(high, p.count - high)]
     return (part, *(r.image(p.start, p.step) for r in rest if r.count > 0))

@@ -4,12 +4,23 @@ pieces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kernelweld.codegen.emitters.table import emitter_of
 from kernelweld.codegen.layout import Partition, solve
 from kernelweld.codegen.refusal import Refused
-from kernelweld.codegen.task import Apply, Concat, Elementwise, Load, Reduce, RowTask, Slice, TaskStep, Value
+from kernelweld.codegen.task import (
+    Apply,
+    Concat,
+    Elementwise,
+    Load,
+    Reduce,
+    RowTask,
+    Slice,
+    Store,
+    TaskStep,
+    Value,
+)
 
 #: The widest value that one program can hold.
 MAX_WIDTH = 65536
@@ -18,16 +29,44 @@ MAX_WIDTH = 65536
 def plan_task(task: RowTask) -> dict[str, Partition]:
     """The register pieces of every value of ``task``. Raises ``Refused`` when the task cannot be laid out."""
     widths: dict[str, int] = {}
-    for value in (value for step in task.steps for value in outputs(step)):
-        if value.name in widths:
-            raise Refused(f"value `{value.name}` is defined twice")
-        widths[value.name] = value.width
-    for name, width in widths.items():
-        if not 1 <= width * task.heads <= MAX_WIDTH:
-            raise Refused(
-                f"value `{name}` has {width * task.heads} elements in a row (1 to {MAX_WIDTH} are generated)"
-            )
+    for step in task.steps:
+        _check_inputs(step, widths)
+        for value in outputs(step):
+            if value.name in widths:
+                raise Refused(f"value `{value.name}` is defined twice")
+            _check_width(value, task.heads)
+            widths[value.name] = value.width
     return solve(widths, [alignment for step in task.steps for alignment in emitter_of(step).align(step)])
+
+
+def _check_inputs(step: TaskStep, widths: Mapping[str, int]) -> None:
+    for value in inputs(step):
+        if value.name not in widths:
+            raise Refused(f"value `{value.name}` is used before it is defined")
+        if value.width != widths[value.name]:
+            raise Refused(
+                f"value `{value.name}` is used with width {value.width} and has {widths[value.name]}"
+            )
+
+
+def _check_width(value: Value, heads: int) -> None:
+    elements = value.width * heads
+    if not 1 <= elements <= MAX_WIDTH:
+        raise Refused(
+            f"value `{value.name}` has {elements} elements in a row (1 to {MAX_WIDTH} are generated)"
+        )
+
+
+def inputs(step: TaskStep) -> Iterator[Value]:
+    """The values that ``step`` reads."""
+    if isinstance(step, Load) and step.operand.index is not None:
+        yield step.operand.index
+    elif isinstance(step, (Apply, Elementwise)):
+        yield from (value for value in step.ins if isinstance(value, Value))
+    elif isinstance(step, (Store, Reduce, Slice)):
+        yield step.value
+    elif isinstance(step, Concat):
+        yield from step.values
 
 
 def outputs(step: TaskStep) -> Iterator[Value]:

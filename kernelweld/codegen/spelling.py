@@ -67,19 +67,3 @@ def silu(x: str) -> str:
 
 def sigmoid(x: str) -> str:
     return f"tl.div_rn(1.0, 1.0 + tl.exp(-{x}))"
-
-
-def gelu_tanh(x: str) -> str:
-    """0.5 x (1 + tanh(u)) as x / (1 + exp(-2u)), which is the same function without cancellation."""
-    u = f"{2 * math.sqrt(2 / math.pi)!r} * ({x} + 0.044715 * {x} * {x} * {x})"
-    return f"tl.div_rn({x}, 1.0 + tl.exp(-({u})))"
-
-
-_ACTIVATIONS = {"silu": silu, "sigmoid": sigmoid, "gelu_tanh": gelu_tanh}
-
-
-def activation(name: str, x: str) -> str:
-    """The activation ``name`` (as in ``kernelweld.ir.activations``) of the variable ``x``."""
-    if name not in _ACTIVATIONS:
-        raise Refused(f"activation `{name}` is not generated")
-    return _ACTIVATIONS[name](x)

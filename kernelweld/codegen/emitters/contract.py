@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kernelweld.codegen.layout import Alignment, Span
+from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
 from kernelweld.codegen.task import Apply, TaskStep, Value
 
@@ -35,6 +36,9 @@ def equal_positions(*values: Value | None) -> Sequence[Alignment]:
     """
     present = [v for v in values if v is not None]
     width = max(v.width for v in present)
+    odd = [v for v in present if v.width not in (1, width)]
+    if odd:
+        raise Refused(f"value `{odd[0].name}` of width {odd[0].width} does not broadcast to {width}")
     spans = tuple(Span(v.name) for v in present if v.width == width)
     return (Alignment(width, spans),)
 

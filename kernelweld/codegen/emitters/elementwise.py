@@ -57,6 +57,9 @@ _INTEGER: Mapping[str, Callable[..., str]] = MappingProxyType(
     }
 )
 
+#: The operations that are generated.
+GENERATED = frozenset(_FLOAT)
+
 #: Operations that keep zero padding at zero.
 _ZERO_KEEPING = frozenset({"add", "sub", "mul", "neg", "abs", "cast", "sqrt", "relu", "maximum", "minimum"})
 

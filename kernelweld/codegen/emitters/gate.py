@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
+from kernelweld.codegen.emitters.activations import activation
 from kernelweld.codegen.emitters.contract import Emitter, same_positions
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
-from kernelweld.codegen.spelling import activation, rounded
+from kernelweld.codegen.spelling import rounded
 from kernelweld.codegen.task import Apply, Value
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.residual_add import ResidualAdd
@@ -26,7 +27,7 @@ def emit_gate_mul(scope: Scope, step: Apply) -> None:
     gate_value, up_value = _two(step)
     for piece in scope.pieces(out):
         gate, up = scope.tile(gate_value, piece), scope.tile(up_value, piece)
-        active = rounded(activation(word.act, gate.text), word.act_dtype)
+        active = rounded(activation(scope, word.act, gate.text), word.act_dtype)
         scope.define(out, piece, rounded(f"{active} * {up.text}", word.dtype), [gate, up])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
+from kernelweld.codegen.emitters.activations import activation
 from kernelweld.codegen.emitters.contract import Emitter, same_positions
 from kernelweld.codegen.layout import Partition
 from kernelweld.codegen.reductions import row_sum
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
-from kernelweld.codegen.spelling import activation, grouped, literal, rounded
+from kernelweld.codegen.spelling import grouped, literal, rounded
 from kernelweld.codegen.task import Apply, Value
 from kernelweld.codegen.tile import Tile
 from kernelweld.ir.l2_norm import L2Norm
@@ -53,7 +54,7 @@ def emit_rms_norm(scope: Scope, step: Apply) -> None:
         if step.ins[2] is not None and not word.gate_first:
             gate = scope.tile(step.ins[2], piece)
             uses.append(gate)
-            text = f"{text} * {activation(word.gate, gate.text)}"
+            text = f"{text} * {grouped(activation(scope, word.gate, gate.text))}"
         scope.define(out, piece, rounded(text, word.dtype), uses)
 
 
@@ -67,7 +68,7 @@ def _gated_input(scope: Scope, step: Apply, word: RMSNorm, pieces: Partition) ->
         scope.let(
             f"{step.outs[0].name}_gated",
             Tile(
-                f"{x.text} * {activation(word.gate, g.text)}",
+                f"{x.text} * {grouped(activation(scope, word.gate, g.text))}",
                 x.rows or g.rows,
                 max(x.count, g.count),
                 x.clean and g.clean,

@@ -1,0 +1,22 @@
+"""Activations by name, in the spellings of ``kernelweld.ir.activations``."""
+
+from __future__ import annotations
+
+import math
+
+from kernelweld.codegen.refusal import Refused
+from kernelweld.codegen.scope import Scope
+from kernelweld.codegen.spelling import sigmoid, silu
+
+
+def activation(scope: Scope, name: str, x: str) -> str:
+    """The float32 expression of activation ``name`` of the variable ``x``."""
+    if name == "silu":
+        return silu(x)
+    if name == "sigmoid":
+        return sigmoid(x)
+    if name == "gelu_tanh":
+        scope.helpers.add("kernelweld_tanh")
+        inner = f"{math.sqrt(2 / math.pi)!r} * ({x} + 0.044715 * {x} * {x} * {x})"
+        return f"0.5 * {x} * (1.0 + kernelweld_tanh({inner}))"
+    raise Refused(f"activation `{name}` is not generated")
