@@ -1,4 +1,4 @@
-"""The two ways a graph is compiled: Inductor with kernelweld's pass, or Triton's interpreter without Inductor."""
+"""The ways a graph is compiled: Inductor with kernelweld's pass, or without Inductor, by Triton's interpreter or eagerly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Backend = Callable[[fx.GraphModule, Sequence[object]], tuple[Compiled, Sequence[
 
 def backend_for(settings: Settings) -> Backend:
     """The backend that ``settings`` name."""
-    return interpreter_backend(settings) if settings.backend == "interpret" else inductor_backend(settings)
+    makers = {"auto": inductor_backend, "interpret": interpreter_backend, "eager": eager_backend}
+    return makers[settings.backend](settings)
 
 
 def inductor_backend(settings: Settings) -> Backend:
@@ -54,16 +55,27 @@ def interpreter_backend(settings: Settings) -> Backend:
         raise UnsupportedGraph(
             "backend='interpret' needs Triton's interpreter: set TRITON_INTERPRET=1 before Triton is imported"
         )
-    hook = KernelweldPass(settings.text, settings.strict)
+    backend = eager_backend(settings)
 
     def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
-        with collecting() as reports:
-            compiled = aot_backend(lambda post_grad: hook(post_grad.graph))(gm, inputs)
+        compiled, reports = backend(gm, inputs)
 
         def run(*args: object) -> object:
             with exact_casts():
                 return compiled(*args)
 
         return run, reports
+
+    return compile_graph
+
+
+def eager_backend(settings: Settings) -> Backend:
+    """The pipeline on Inductor's post-grad graph, which then runs op by op: for debugging, and where no compiler is installed."""
+    hook = KernelweldPass(settings.text, settings.strict)
+
+    def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
+        with collecting() as reports:
+            compiled = aot_backend(lambda post_grad: hook(post_grad.graph))(gm, inputs)
+        return compiled, reports
 
     return compile_graph

@@ -70,7 +70,7 @@ def fuse(
         explain: Prints each graph's report as it is compiled, to standard error.
         strict: Raises typed errors where kernelweld would warn and leave the model as it was.
         backend: ``"auto"``: kernels on CUDA, references compiled by Inductor elsewhere. ``"interpret"``: the generated Triton through
-            Triton's interpreter, on any machine (needs ``TRITON_INTERPRET=1``).
+            Triton's interpreter, on any machine (needs ``TRITON_INTERPRET=1``). ``"eager"``: as ``"auto"`` without Inductor, op by op.
         options: ``pipeline`` (text), ``merge_gemms`` (bool), and any option of Inductor.
 
     Raises:

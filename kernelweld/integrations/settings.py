@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kernelweld.errors import UnknownName
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
 
-BACKENDS = ("auto", "interpret")
+BACKENDS = ("auto", "interpret", "eager")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 Option = bool | int | float | str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
-from torch._decomp import core_aten_decompositions
+from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelweld.ir import Word, word_of
@@ -46,7 +46,7 @@ def _trace(word: Word, node: fx.Node) -> fx.Graph:
         return word.reference(*(next(given) if here else None for here in present))
 
     with fakes[0].fake_mode:
-        graph: fx.Graph = make_fx(reference, decomposition_table=core_aten_decompositions())(*fakes).graph
+        graph: fx.Graph = make_fx(reference, decomposition_table=select_decomp_table())(*fakes).graph
     return graph
 
 

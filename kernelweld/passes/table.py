@@ -17,6 +17,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "canonicalize": "kernelweld.passes.canonicalize.canonicalize_pass:CanonicalizePass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "plan": "kernelweld.passes.plan:PlanPass",
+        "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",
         "lower": "kernelweld.passes.lower:LowerPass",
     }
 )

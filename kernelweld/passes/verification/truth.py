@@ -19,7 +19,7 @@ def original_graph(steps: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tupl
     inputs = [i for i in dict.fromkeys(i for n in needed for i in n.all_input_nodes) if i not in needed]
     for node in inputs:
         env[node] = graph.placeholder(node.name)
-        env[node].meta = dict(node.meta)
+        env[node].meta["val"] = node.meta["val"]
     for node in sorted(needed):
         env[node] = graph.node_copy(node, lambda n: env[n])
     graph.output(tuple(env[o] for o in outputs))
