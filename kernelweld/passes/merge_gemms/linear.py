@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -83,7 +82,7 @@ class PackedLinear(nn.Linear):
         if type(self) is not PackedLinear:  # torch's parametrizations subclass the class of the module
             return super().__reduce_ex__(protocol)  # type: ignore[arg-type]
         state = {name: value for name, value in self.__dict__.items() if name not in _PRIVATE}
-        return copyreg.__newobj__, (nn.Linear,), state  # type: ignore[attr-defined]
+        return object.__new__, (nn.Linear,), state
 
     def become_plain(self) -> None:
         """Turn back into the `nn.Linear` that this was, its parameters in memory of their own."""

@@ -64,7 +64,7 @@ def record(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object
 
 @contextmanager
 def _as_compiled(fake: FakeTensorMode) -> Iterator[None]:
-    """Let `torch.compiler.is_compiling()` say yes, keep failures on fake tensors silent, leave none behind."""
+    """Let `torch.compiler.is_compiling()` say yes, keep failing operators silent, leave no fake behind."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     compiling, disabled = torch.compiler._is_compiling_flag, log.disabled
     torch.compiler._is_compiling_flag = log.disabled = True
