@@ -26,19 +26,20 @@ LAYERS: Mapping[str, tuple[str, Mapping[str, object]]] = MappingProxyType(
         "deepseek-v3.2 dense": ("deepseek_v32", {**_DEEPSEEK, "first_k_dense_replace": 99}),
         "deepseek-v3.2 moe": ("deepseek_v32", {**_DEEPSEEK, "first_k_dense_replace": 0}),
         "minimax-m2 moe": ("minimax_m2", {**_SMALL, "num_attention_heads": 24, "num_key_value_heads": 4, "num_local_experts": 64}),
-        "qwen3.5 full-attn+moe": ("qwen3_5_moe", {**_QWEN_GDN, "layer": "full_attention"}),
-        "qwen3.5 gdn+moe": ("qwen3_5_moe", {**_QWEN_GDN, "layer": "linear_attention"}),
+        "qwen3.5 full-attn-moe": ("qwen3_5_moe", {**_QWEN_GDN, "layer": "full_attention"}),
+        "qwen3.5 gdn-moe": ("qwen3_5_moe", {**_QWEN_GDN, "layer": "linear_attention"}),
     }
 )
 
 
 def build(kind: str, layers: int) -> nn.Module:
-    """A model of ``layers`` layers of one kind, bfloat16, random weights, on the GPU."""
+    """A model of ``layers`` layers of one kind, bfloat16, random weights, on the GPU; hybrid models end in one attention layer more."""
     target, changes = LAYERS[kind]
     fields = {**ZOO[target].fields(full=True, layers=layers), **changes}
     layer_type = fields.pop("layer", None)
     if layer_type is not None:
-        fields["layer_types"] = [layer_type] * layers
+        fields["layer_types"] = [layer_type] * layers + ["full_attention"]  # a cache needs an attention layer
+        fields["num_hidden_layers"] = layers + 1
     if target == "deepseek_v32":
         dense = layers if changes["first_k_dense_replace"] else 0
         fields["mlp_layer_types"] = ["dense"] * dense + ["sparse"] * (layers - dense)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._inductor.fx_passes import post_grad
 from torch._inductor.pattern_matcher import stable_topological_sort
 
 from kernelweld.codegen.cache import load
@@ -20,6 +21,9 @@ from kernelweld.passes.tasks.held import physical_order
 from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
+
+#: Whether Inductor holds the kernel's arguments to the strides recorded for them (torch 2.13); before, only to their order.
+_KEEPS_STRIDES = hasattr(post_grad, "_propagate_triton_eager_input_vals")
 
 
 def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
@@ -69,8 +73,8 @@ class Launcher:
             },
         )
         call.meta["val"] = {name: buffer.meta["val"] for name, buffer in buffers.items()}
-        fakes = {k: v.meta["val"] if isinstance(v, fx.Node) else v for k, v in kwargs.items()}
-        call.meta["eager_input_vals"] = ((), {**call.kwargs, "kwargs": fakes})
+        if _KEEPS_STRIDES:
+            call.meta["eager_input_vals"] = ((), fx.node.map_arg(call.kwargs, lambda n: n.meta["val"]))
         for node in arguments.inputs:  # the kernel was generated for these strides: Inductor must not pad them
             node.meta["dislike_padding"] = True
         return call

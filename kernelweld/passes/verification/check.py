@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.run import launch_direct
@@ -35,6 +36,11 @@ def check_weld(weld: Weld, seed: int = 0) -> WeldCheck:
 
     Needs a GPU for CUDA graphs, or Triton's interpreter for CPU graphs. The weld's steps must still stand in their graph.
     """
+    with unset_fake_temporarily():  # a compiler's hook runs under its fake mode
+        return _check(weld, seed)
+
+
+def _check(weld: Weld, seed: int) -> WeldCheck:
     program, arguments = program_of(weld)
     outputs = list(arguments.outputs)
     gm, inputs = original_graph(weld.steps, outputs)
