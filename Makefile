@@ -1,6 +1,8 @@
 # Every target installs what it needs into .venv once; stamps make the next run start at once.
 VENV    ?= .venv
-PYTHON  ?= $(firstword $(foreach v,3.13 3.12 3.11,$(shell command -v python$(v))) python3)
+# The first of these that runs and is new enough.
+NEW     := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p $(NEW) 2>&- && echo $$p && break; done)
 TORCH   ?= torch==2.13.0
 WORKERS ?= 2
 
@@ -48,7 +50,7 @@ clean: ## Remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 $(BASE):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	@test -n '$(PYTHON)' && $(PYTHON) $(NEW) \
 	  || { echo 'kernelweld needs Python 3.11 or newer: make PYTHON=/path/to/python'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
