@@ -19,7 +19,15 @@ from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 from kernelweld.patterns.table import PATTERNS
 
 #: What a word node inherits from the node whose value it takes over.
-_INHERITED = ("val", "tensor_meta", "stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node")
+_INHERITED = (
+    "val",
+    "tensor_meta",
+    "stack_trace",
+    "nn_module_stack",
+    "source_fn_stack",
+    "original_aten",
+    "from_node",
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,6 @@ class RaisePass(Pass):
         for name in self.patterns:
             sweep.run(PATTERNS[name]())
         context.near_misses.extend(sweep.near_misses())
-        if sweep.raised:
-            gm.graph.lint()
-            gm.recompile()
         return PassResult(sweep.raised > 0, sweep.raised)
 
 
@@ -129,7 +134,6 @@ def unraise(gm: fx.GraphModule) -> int:
         _put_back(node, outputs)
         gm.graph.erase_node(node)
     if words:
-        gm.graph.lint()
         gm.recompile()
     return len(words)
 

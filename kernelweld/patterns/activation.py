@@ -53,10 +53,9 @@ def activation_value(anchor: fx.Node) -> fx.Node:
     if is_call(anchor, TANH):
         return gelu_value(anchor)
     user = only_user(anchor)
-    if is_call(anchor, SIGMOID) and is_call(user, *MUL) and dtype_of(anchor) == torch.float32:
-        if same_value(other_operand(user, anchor), anchor.args[0]):
-            return user
-    return anchor
+    if not is_call(anchor, SIGMOID) or not is_call(user, *MUL) or dtype_of(anchor) != torch.float32:
+        return anchor
+    return user if same_value(other_operand(user, anchor), anchor.args[0]) else anchor
 
 
 def read_activation(value: fx.Node, cover: Cover) -> Activation:
@@ -95,7 +94,13 @@ def _quotient(value: fx.Node, cover: Cover) -> Activation:
         raise Miss("the denominator %{} adds {:g}, not 1", denominator, denominator, one, stage=NEARLY)
     negated = exponential.args[0]
     if not is_call(negated, NEG):
-        raise Miss("the exponential %{} is of %{}, not of its negative", exponential, exponential, negated, stage=NEARLY)
+        raise Miss(
+            "the exponential %{} is of %{}, not of its negative",
+            exponential,
+            exponential,
+            negated,
+            stage=NEARLY,
+        )
     inner = negated.args[0]
     in_float32(value, "activation")
     cover.take(value, denominator, exponential, negated)

@@ -46,7 +46,11 @@ class Cover:
                 raise Miss("the inner value %{} is also used by %{}", node, node, outside, stage=NEARLY)
 
     def match(
-        self, word: Word, operands: tuple[fx.Node | None, ...], *outputs: fx.Node, stopped: NoMatch | None = None
+        self,
+        word: Word,
+        operands: tuple[fx.Node | None, ...],
+        *outputs: fx.Node,
+        stopped: NoMatch | None = None,
     ) -> Match:
         """The finished match: what lies between ``operands`` and ``outputs``.
 

@@ -84,7 +84,9 @@ def _is_inner_product(node: object) -> bool:
     """A product by a number or by ``1 + tanh``."""
     if not is_call(node, *MUL):
         return False
-    return split_scalar(node) is not None or any(is_call(a, *ADD) and is_call(a.args[0], TANH) for a in node.args)
+    return split_scalar(node) is not None or any(
+        is_call(a, *ADD) and is_call(a.args[0], TANH) for a in node.args
+    )
 
 
 def _read_cubic(node: fx.Node, x: fx.Node, cover: Cover) -> None:

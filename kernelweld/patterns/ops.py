@@ -12,6 +12,9 @@ from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
+#: One size of a shape: a number, or a symbol.
+Size = int | torch.SymInt
+
 CAST: OpOverload = torch.ops.prims.convert_element_type.default
 CLONE: OpOverload = aten.clone.default
 ADD = (aten.add.Tensor, aten.add.Scalar)
@@ -43,7 +46,7 @@ def is_getitem(node: object, index: int | None = None) -> TypeGuard[fx.Node]:
     """Whether ``node`` takes one result (the one at ``index``, if given) of a call with several."""
     if not isinstance(node, fx.Node) or node.target is not operator.getitem:
         return False
-    return index is None or node.args[1] == index
+    return index is None or bool(node.args[1] == index)
 
 
 def value_of(node: fx.Node) -> torch.Tensor | None:
@@ -58,7 +61,7 @@ def dtype_of(node: fx.Node) -> torch.dtype | None:
     return None if val is None else val.dtype
 
 
-def shape_of(node: fx.Node) -> tuple[int, ...]:
+def shape_of(node: fx.Node) -> tuple[Size, ...]:
     """The sizes (integers or symbols) of a node's tensor; empty if it is none."""
     val = value_of(node)
     return () if val is None else tuple(val.shape)

@@ -17,6 +17,7 @@ from kernelweld.patterns.ops import (
     RESHAPE,
     SQUEEZE,
     UNSQUEEZE,
+    Size,
     dtype_of,
     is_call,
     shape_of,
@@ -59,13 +60,13 @@ def row_statistic(node: fx.Node, cover: Cover) -> fx.Node:
     return node
 
 
-def _is_row_view(below: tuple[int, ...], above: tuple[int, ...]) -> bool:
+def _is_row_view(below: tuple[Size, ...], above: tuple[Size, ...]) -> bool:
     if same_shape(below, above) or same_shape((*below, 1), above):
         return True
     return len(below) == len(above) and same_size(below[-1], 1) and same_shape(below[:-1], above[:-1])
 
 
-def vector(node: fx.Node, width: int, cover: Cover) -> fx.Node:
+def vector(node: fx.Node, width: Size, cover: Cover) -> fx.Node:
     """The value below views that repeat a vector of ``width`` over rows, and below upcasts of it."""
     while is_upcast(node) or is_call(node, EXPAND, UNSQUEEZE, *SQUEEZE, *RESHAPE):
         source = node.args[0]
@@ -77,11 +78,11 @@ def vector(node: fx.Node, width: int, cover: Cover) -> fx.Node:
     return node
 
 
-def _is_vector_view(below: tuple[int, ...], above: tuple[int, ...], width: int) -> bool:
+def _is_vector_view(below: tuple[Size, ...], above: tuple[Size, ...], width: Size) -> bool:
     return bool(below and above) and is_vector(below, width) and same_size(above[-1], width)
 
 
-def is_vector(shape: tuple[int, ...], width: int) -> bool:
+def is_vector(shape: tuple[Size, ...], width: Size) -> bool:
     """Whether ``shape`` is ``[1, ..., 1, width]``."""
     leading = shape[:-1]
     return bool(shape) and same_size(shape[-1], width) and is_static(*leading) and math.prod(leading) == 1

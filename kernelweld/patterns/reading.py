@@ -13,7 +13,7 @@ from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 SOMETHING_ELSE, LOOKS_LIKE, NEARLY = 0, 1, 2
 
 
-class Miss(Exception):  # noqa: N818 - not an error: it carries the answer "no" out of a reading
+class Miss(Exception):
     """Leaves a reading: the anchor is not the word. :meth:`ReadingPattern.match` turns it into its ``NoMatch``."""
 
     def __init__(self, template: str, node: fx.Node, *arguments: object, stage: int = LOOKS_LIKE) -> None:

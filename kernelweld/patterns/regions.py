@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import fx
 
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.dims import is_static
 from kernelweld.patterns.ops import SLICE, argument, is_call, shape_of
 from kernelweld.patterns.peel import is_upcast
 
@@ -53,7 +52,7 @@ class Region:
 def region(node: fx.Node) -> Region | None:
     """The region of the last dimension that ``node`` reads; None if its width is symbolic or it has no dimension."""
     width = shape_of(node)[-1] if shape_of(node) else None
-    if width is None or not is_static(width):
+    if not isinstance(width, int):
         return None
     start, step, path = 0, 1, [node]
     while True:
@@ -74,7 +73,8 @@ def _last_slice(node: fx.Node) -> tuple[int, int] | None:
     rank, size = len(shape_of(source)), shape_of(source)[-1]
     dim, start, step = argument(node, 1, "dim", 0), argument(node, 2, "start"), argument(node, 4, "step", 1)
     start = 0 if start is None else start
-    if not isinstance(dim, int) or dim % rank != rank - 1 or not is_static(start, step, size):
+    if not isinstance(dim, int) or dim % rank != rank - 1 or not isinstance(size, int):
         return None
-    assert isinstance(start, int) and isinstance(step, int)
+    if not isinstance(start, int) or not isinstance(step, int):
+        return None
     return (start + size if start < 0 else start), step

@@ -16,8 +16,6 @@ from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.normalise import first_result, normalised
 from kernelweld.patterns.ops import (
-    ADD,
-    DIV,
     FLOATS,
     MUL,
     argument,
@@ -25,17 +23,14 @@ from kernelweld.patterns.ops import (
     dtype_name,
     dtype_of,
     is_call,
-    is_getitem,
-    only_user,
     operands,
-    other_operand,
     shape_of,
 )
 from kernelweld.patterns.pattern import Match
-from kernelweld.patterns.peel import row_statistic, same_value, upcast
+from kernelweld.patterns.peel import same_value, upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
-from kernelweld.patterns.roots import ROOTS, Root, read_eps, read_root
-from kernelweld.patterns.squares import check_row_factor, in_float32, read_mean, read_square
+from kernelweld.patterns.roots import ROOTS, read_eps, read_root
+from kernelweld.patterns.squares import in_float32, read_mean, read_square
 from kernelweld.patterns.tail import Tail
 from kernelweld.patterns.weights import read_weight
 
@@ -86,7 +81,9 @@ def _read_forward(normed: fx.Node, values: fx.Node, eps: float, cover: Cover) ->
         scaled_dtype=scaled_dtype,
         dtype=dtype,
     )
-    return cover.match(word, (x, weight.node if weight else None, gate_node), tail.value, stopped=tail.stopped)
+    return cover.match(
+        word, (x, weight.node if weight else None, gate_node), tail.value, stopped=tail.stopped
+    )
 
 
 def _inputs(
@@ -103,7 +100,11 @@ def _gate_before(values: fx.Node, normed: fx.Node, cover: Cover) -> tuple[fx.Nod
     """``values = x * act(gate)`` in float32, used by the norm alone: the input and the gate."""
     pair = operands(values) if is_call(values, *MUL) else None
     for x, factor in (pair, pair[::-1]) if pair is not None else ():
-        if not isinstance(x, fx.Node) or not isinstance(factor, fx.Node) or not same_shape(shape_of(x), shape_of(values)):
+        if (
+            not isinstance(x, fx.Node)
+            or not isinstance(factor, fx.Node)
+            or not same_shape(shape_of(x), shape_of(values))
+        ):
             continue
         trial = Cover()
         try:

@@ -8,7 +8,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.ops import ADD, DIV, POW, aten, is_call, only_user, operands
+from kernelweld.patterns.ops import ADD, DIV, MEAN, POW, SUM, aten, is_call, only_user, operands
 from kernelweld.patterns.peel import row_statistic
 from kernelweld.patterns.reading import LOOKS_LIKE, Miss, something_else
 from kernelweld.patterns.scalars import scalar, split_scalar
@@ -34,7 +34,9 @@ def read_root(anchor: fx.Node, cover: Cover) -> Root:
     radicand = anchor.args[0]
     if not isinstance(radicand, fx.Node):
         raise something_else(anchor)
-    exponent = scalar(anchor.args[1]) if is_call(anchor, POW) else {"rsqrt": -0.5, "sqrt": 0.5}[_op_name(anchor)]
+    exponent = (
+        scalar(anchor.args[1]) if is_call(anchor, POW) else {"rsqrt": -0.5, "sqrt": 0.5}[_op_name(anchor)]
+    )
     if exponent not in (0.5, -0.5):
         raise something_else(anchor)
     cover.take(anchor)
@@ -83,8 +85,8 @@ def read_eps(radicand: fx.Node, cover: Cover) -> Stabilised:
 
 
 def _no_eps(node: fx.Node) -> Miss:
-    pair = operands(node)
-    dynamic = next((a for a in pair or () if isinstance(a, fx.Node) and a.op == "placeholder"), None)
-    if dynamic is None or not (pair and any(is_call(row_statistic(a, Cover()), aten.mean.dim, aten.sum.dim_IntList) for a in pair if isinstance(a, fx.Node))):
+    terms = [a for a in operands(node) or () if isinstance(a, fx.Node)]
+    dynamic = next((a for a in terms if a.op == "placeholder"), None)
+    if dynamic is None or not any(is_call(row_statistic(a, Cover()), MEAN, SUM) for a in terms):
         return something_else(node)
     return Miss("eps is the graph input %{}, not a constant", dynamic, dynamic, stage=LOOKS_LIKE)

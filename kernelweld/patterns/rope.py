@@ -10,11 +10,11 @@ from torch._ops import OpOverload
 
 from kernelweld.ir.rope import Rope
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.ops import CAT, FLOATS, dtype_name, dtype_of, only_user, shape_of
+from kernelweld.patterns.ops import CAT, FLOATS, Size, dtype_name, dtype_of, only_user, shape_of
 from kernelweld.patterns.pattern import Match, NoMatch
 from kernelweld.patterns.peel import upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern
-from kernelweld.patterns.regions import region
+from kernelweld.patterns.regions import Region, region
 from kernelweld.patterns.rope_join import last_dim_parts, read_join
 from kernelweld.patterns.rope_rotated import is_rotation, read_rotated
 from kernelweld.patterns.rope_turn import Turn
@@ -61,13 +61,16 @@ def _join_rest(turn: Turn, tail: Tail) -> bool:
     parts = last_dim_parts(joined)
     if joined is None or parts is None:
         return False
-    at, rest = 0, []
+    at: Size = 0
+    rest: list[Region] = []
     for part in parts:
         found = turn.part if part is tail.value else region(part)
         if found is None or found.base is not turn.part.base or (found.start, found.step) != (at, 1):
-            tail.stopped = NoMatch("%{} joins %{}, which is not the rest of %{}", joined, (joined, part, turn.part.base))
+            tail.stopped = NoMatch(
+                "%{} joins %{}, which is not the rest of %{}", joined, (joined, part, turn.part.base)
+            )
             return False
-        at, rest = at + found.length, rest + [found]
+        at, rest = at + found.length, [*rest, found]
     if at != shape_of(turn.part.base)[-1] or any(dtype_of(part) != tail.dtype for part in parts):
         tail.stopped = NoMatch("%{} does not hold all of %{}", joined, (joined, turn.part.base))
         return False

@@ -31,7 +31,9 @@ def last_dim_parts(node: object) -> tuple[fx.Node, ...] | None:
     if not isinstance(parts, Sequence) or not isinstance(dim, int):
         return None
     nodes = tuple(p for p in parts if isinstance(p, fx.Node))
-    return nodes if len(nodes) == len(parts) and dim % len(shape_of(node)) == len(shape_of(node)) - 1 else None
+    return (
+        nodes if len(nodes) == len(parts) and dim % len(shape_of(node)) == len(shape_of(node)) - 1 else None
+    )
 
 
 def read_join(anchor: fx.Node, cover: Cover) -> Join:
@@ -63,4 +65,8 @@ def _column(part: fx.Node) -> fx.Node | None:
 def _flattens(joined: fx.Node, flat: fx.Node) -> bool:
     """Whether ``flat`` merges the last two dimensions of ``joined``."""
     below, above = shape_of(joined), shape_of(flat)
-    return len(above) == len(below) - 1 and same_shape(below[:-2], above[:-1]) and same_size(below[-2] * 2, above[-1])
+    return (
+        len(above) == len(below) - 1
+        and same_shape(below[:-2], above[:-1])
+        and same_size(below[-2] * 2, above[-1])
+    )

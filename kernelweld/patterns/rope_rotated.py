@@ -17,7 +17,12 @@ NEG = aten.neg.default
 
 def is_rotation(join: Join) -> bool:
     """Whether a join looks like ``rotate(x)``: a part is negated, or swapped halves of one value are joined."""
-    if is_call(join.first, NEG) or is_call(join.second, NEG) or _sign(join.first) < 0 or _sign(join.second) < 0:
+    if (
+        is_call(join.first, NEG)
+        or is_call(join.second, NEG)
+        or _sign(join.first) < 0
+        or _sign(join.second) < 0
+    ):
         return True
     first, second = region(join.first), region(join.second)
     if first is None or second is None or first.base is not second.base:
@@ -40,7 +45,13 @@ def read_rotated(join: Join, cover: Cover) -> Turn:
         raise Miss("{} negated in %{}", join.value, which, join.value, stage=LOOKS_LIKE)
     part, style = paired(first, second, join.value)
     if (style == "interleaved") != join.pairs:
-        raise Miss("%{} joins {} halves {}", join.value, join.value, style, "by pairs" if join.pairs else "end to end")
+        raise Miss(
+            "%{} joins {} halves {}",
+            join.value,
+            join.value,
+            style,
+            "by pairs" if join.pairs else "end to end",
+        )
     return _products(join, part, style, inverse=signs[0] > 0, cover=cover)
 
 

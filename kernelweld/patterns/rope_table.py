@@ -1,2 +1,220 @@
-"""Rotary tables in FX."""
+"""Rotary tables in FX: cosines and sines of positions times frequencies, or read from a cache of both."""
+
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.ir.rope import Rope
+from kernelweld.ir.rope_table import RopeTable
+from kernelweld.ir.vocabulary import word_of
+from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.mrope import ROWS, read_choice
+from kernelweld.patterns.ops import (
+    CAST,
+    EXPAND,
+    FLOATS,
+    MUL,
+    RESHAPE,
+    UNSQUEEZE,
+    Size,
+    aten,
+    dtype_name,
+    dtype_of,
+    is_call,
+    only_user,
+    operands,
+    shape_of,
+)
+from kernelweld.patterns.pattern import Match
+from kernelweld.patterns.peel import is_vector, vector
+from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
+from kernelweld.patterns.regions import region
+from kernelweld.patterns.scalars import split_scalar
+from kernelweld.patterns.spread import spread_above, spread_of
+from kernelweld.patterns.tail import Tail
+
+COS, SIN = aten.cos.default, aten.sin.default
+LOOKUPS: tuple[OpOverload, ...] = (aten.index.Tensor, aten.index_select.default, aten.embedding.default)
+POSITIONS = (torch.int64, torch.int32, *FLOATS)
+
+
+@dataclass(frozen=True)
+class RopeTablePattern(ReadingPattern):
+    """``cos`` and ``sin`` of one angle, or both halves of a looked-up row that rope words read. Runs after rope is raised."""
+
+    name: ClassVar[str] = "rope_table"
+    kind: ClassVar[str] = "rope_table"
+    anchors: ClassVar[tuple[OpOverload, ...]] = (COS, *LOOKUPS)
+
+    def read(self, anchor: fx.Node) -> Match:
+        return _read_angles(anchor) if is_call(anchor, COS) else _read_cache(anchor)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What happens to cosines or sines after they are taken."""
+
+    value: fx.Node
+    layout: str
+    sections: tuple[int, ...]
+    order: str
+    scaling: float
+    dtype: torch.dtype
+
+    @property
+    def statics(self) -> tuple[object, ...]:
+        """All but the node: these must agree for cosines and sines."""
+        return self.layout, self.sections, self.order, self.scaling, self.dtype
+
+
+def _read_angles(cos: fx.Node) -> Match:
+    angle = cos.args[0]
+    if not isinstance(angle, fx.Node):
+        raise something_else(cos)
+    sin = next((user for user in angle.users if is_call(user, SIN)), None)
+    cover = Cover()
+    frequencies, layout = spread_of(angle, cover)
+    if sin is None:
+        raise something_else(cos)
+    positions, inv_freq = _outer_product(frequencies, cover)
+    cover.take(angle, cos, sin)
+    cosines, sines = _finish(cos, layout, cover), _finish(sin, layout, cover)
+    if cosines.statics != sines.statics:
+        raise Miss("cosines and sines are treated differently after %{} and %{}", sin, cos, sin, stage=NEARLY)
+    leading = shape_of(positions)[1:] if cosines.order != "none" else shape_of(positions)
+    if not same_shape(shape_of(cosines.value)[:-1], leading):
+        raise Miss("the table %{} has other rows than the positions %{}", cosines.value, cosines.value, positions)
+    word = RopeTable(
+        "inv_freq", cosines.layout, cosines.sections, cosines.order, cosines.scaling, cosines.dtype
+    )
+    return cover.match(word, (positions, inv_freq), cosines.value, sines.value)
+
+
+def _outer_product(node: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
+    """Positions and frequencies of ``positions[..., None] * inv_freq``.
+
+    Raises:
+        Miss: ``node`` is no such product (stage 0), or one that is not computed in float32.
+    """
+    pair = operands(node) if is_call(node, *MUL) else None
+    shape = shape_of(node)
+    for column, row in (pair, pair[::-1]) if pair is not None and shape else ():
+        if not isinstance(column, fx.Node) or not isinstance(row, fx.Node):
+            continue
+        trial = Cover()
+        inv_freq = vector(row, shape[-1], trial)
+        positions = _positions(column, shape, trial)
+        if positions is None or not is_vector(shape_of(inv_freq), shape[-1]):
+            continue
+        for value in (node, column, inv_freq):
+            if dtype_of(value) != torch.float32:
+                raise Miss("%{}, part of the angle, is {}", value, value, dtype_name(dtype_of(value)), stage=NEARLY)
+        cover.merge(trial)
+        cover.take(node)
+        return positions, inv_freq
+    raise something_else(node)
+
+
+def _positions(column: fx.Node, product: tuple[Size, ...], cover: Cover) -> fx.Node | None:
+    """``p`` if ``column`` is ``float(p)[..., None]`` with a row for each row of the product."""
+    node, opened = column, False
+    wanted = (*product[:-1], 1)
+    while is_call(node, CAST, UNSQUEEZE, *RESHAPE):
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or dtype_of(source) not in POSITIONS:
+            break
+        if not is_call(node, CAST):
+            if opened or not same_shape(shape_of(node), wanted) or not same_shape((*shape_of(source), 1), wanted):
+                break
+            opened = True
+        cover.share(node)
+        node = source
+    return node if opened and same_shape(shape_of(node), product[:-1]) else None
+
+
+def _finish(value: fx.Node, layout: str, cover: Cover) -> Finished:
+    """Takes scaling, the choice of mrope, repetition and rounding, as far as they follow."""
+    sections: tuple[int, ...] = ()
+    order = "none"
+    value, scaling = _scaled(value, cover)
+    if len(shape_of(value)) > 1 and shape_of(value)[0] == ROWS and len(value.users) > 1:
+        choice = read_choice(value, cover)
+        value, sections, order = choice.value, choice.sections, choice.order
+    if layout == "half":
+        value, layout = spread_above(value, cover)
+    if scaling == 1.0:
+        value, scaling = _scaled(value, cover)
+    tail = Tail(value, cover)
+    dtype = tail.rounding()
+    return Finished(tail.value, layout, sections, order, scaling, dtype)
+
+
+def _scaled(value: fx.Node, cover: Cover) -> tuple[fx.Node, float]:
+    user = only_user(value)
+    split = split_scalar(user) if is_call(user, *MUL) else None
+    if user is None or split is None or split[0] is not value:
+        return value, 1.0
+    cover.take(user)
+    return user, split[1]
+
+
+def _read_cache(lookup: fx.Node) -> Match:
+    """``cache[positions]``, cosines in the first half of a row and sines in the second."""
+    cache, positions = _looked_up(lookup)
+    halves = [(r, user) for user in lookup.users if (r := region(user)) is not None and r.base is lookup]
+    if len(halves) != len(lookup.users) or len(halves) != 2:
+        raise something_else(lookup)
+    (first, cos), (second, sin) = sorted(halves, key=lambda half: half[0].start)
+    uses = _rope_uses(cos), _rope_uses(sin)
+    if not uses[0] or not uses[1]:
+        raise something_else(lookup)
+    if uses != ({"cos"}, {"sin"}):
+        template = "the first half of %{} is read as {} and the second as {}"
+        raise Miss(template, lookup, lookup, "/".join(sorted(uses[0])), "/".join(sorted(uses[1])), stage=NEARLY)
+    width = shape_of(lookup)[-1]
+    if first.span != (0, first.length, 1) or second.span != (first.length, first.length, 1) or width != second.stop:
+        raise Miss("{} and {} are not the halves of a row", lookup, first, second, stage=NEARLY)
+    cover = Cover()
+    cover.take(lookup, cos, sin)
+    dtype = dtype_of(lookup)
+    if dtype not in FLOATS or dtype is None:
+        raise Miss("the cache %{} is {}", cache, cache, dtype_name(dtype))
+    return cover.match(RopeTable(source="cache", layout="half", dtype=dtype), (positions, cache), cos, sin)
+
+
+def _looked_up(lookup: fx.Node) -> tuple[fx.Node, fx.Node]:
+    cache, index = lookup.args[0], lookup.args[1]
+    if is_call(lookup, aten.index_select.default):
+        if index != 0:
+            raise something_else(lookup)
+        index = lookup.args[2]
+    elif is_call(lookup, aten.index.Tensor):
+        index = index[0] if isinstance(index, Sequence) and len(index) == 1 else None
+    if not isinstance(cache, fx.Node) or not isinstance(index, fx.Node) or len(shape_of(cache)) != 2:
+        raise something_else(lookup)
+    if dtype_of(index) not in (torch.int64, torch.int32):
+        raise something_else(lookup)
+    return cache, index
+
+
+def _rope_uses(half: fx.Node) -> set[str]:
+    """As what rope words read ``half``, through views."""
+    uses: set[str] = set()
+    pending = [half]
+    while pending:
+        node = pending.pop()
+        for user in node.users:
+            if is_call(user, UNSQUEEZE, EXPAND, CAST, *RESHAPE):
+                pending.append(user)
+            elif isinstance(word_of(user), Rope):
+                uses |= {name for name, operand in zip(Rope.operands, user.args, strict=True) if operand is node}
+            else:
+                uses.add("something else")
+    return uses

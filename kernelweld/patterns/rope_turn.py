@@ -7,9 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from kernelweld.patterns.dims import Dims, same_shape
-from kernelweld.patterns.ops import FLOATS, MUL, dtype_name, dtype_of, is_call, operands, shape_of, shape_text
-from kernelweld.patterns.reading import LOOKS_LIKE, NEARLY, Miss
+from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.ops import (
+    FLOATS,
+    MUL,
+    Size,
+    dtype_name,
+    dtype_of,
+    is_call,
+    operands,
+    shape_of,
+    shape_text,
+)
+from kernelweld.patterns.reading import NEARLY, Miss
 from kernelweld.patterns.regions import Region
 
 
@@ -43,7 +53,9 @@ def paired(first: Region, second: Region, owner: fx.Node) -> tuple[Region, str]:
         Miss: the halves are of different values, unequal, overlapping, apart, or in the wrong order.
     """
     if first.base is not second.base:
-        raise Miss("the halves are of different values, %{} and %{}", owner, first.base, second.base, stage=NEARLY)
+        raise Miss(
+            "the halves are of different values, %{} and %{}", owner, first.base, second.base, stage=NEARLY
+        )
     if first.length != second.length or first.step != second.step:
         raise Miss("the halves {} and {} are not of equal width", owner, first, second, stage=NEARLY)
     width, path = 2 * first.length, (first.base,)
@@ -57,7 +69,7 @@ def paired(first: Region, second: Region, owner: fx.Node) -> tuple[Region, str]:
     raise Miss(template, owner, first, second, stage=NEARLY)
 
 
-def check_table(table: fx.Node, width: int, product: fx.Node, turned: tuple[int, ...]) -> None:
+def check_table(table: fx.Node, width: int, product: fx.Node, turned: tuple[Size, ...]) -> None:
     """Checks that a table has ``width`` values a row and broadcasts against what it turns.
 
     Raises:
@@ -67,9 +79,18 @@ def check_table(table: fx.Node, width: int, product: fx.Node, turned: tuple[int,
         raise Miss("the table %{} is {}", table, table, dtype_name(dtype_of(table)), stage=NEARLY)
     got = shape_of(table)
     if not got or got[-1] != width:
-        raise Miss("the table %{} has shape {}, not [..., {}]", table, table, shape_text(got), width, stage=NEARLY)
+        raise Miss(
+            "the table %{} has shape {}, not [..., {}]", table, table, shape_text(got), width, stage=NEARLY
+        )
     if not same_shape(shape_of(product), turned):
-        raise Miss("the table %{} of shape {} is larger than {}", table, table, shape_text(got), shape_text(turned), stage=NEARLY)
+        raise Miss(
+            "the table %{} of shape {} is larger than {}",
+            table,
+            table,
+            shape_text(got),
+            shape_text(turned),
+            stage=NEARLY,
+        )
 
 
 def common_dtype(first: fx.Node, second: fx.Node) -> torch.dtype:

@@ -64,7 +64,9 @@ def _read(join: Join, base: fx.Node, first: Pair, second: Pair, cover: Cover) ->
     inverse = is_call(join.second, *SUB)
     if is_call(join.first, *SUB) == inverse:
         both = "subtract" if inverse else "add"
-        raise Miss("both halves {} in %{}; a rotation subtracts in one", join.value, both, join.value, stage=NEARLY)
+        raise Miss(
+            "both halves {} in %{}; a rotation subtracts in one", join.value, both, join.value, stage=NEARLY
+        )
     difference, total = (second, first) if inverse else (first, second)
     u, v = (_term(p, base) for p in difference)
     others = [_term(p, base) for p in total]
@@ -81,8 +83,12 @@ def _read(join: Join, base: fx.Node, first: Pair, second: Pair, cover: Cover) ->
     cos, cos_table = _table("cosines", cosines)
     sin, sin_table = _table("sines", sines)
     if cos_table != sin_table:
-        raise Miss("the cosines lie in {} and the sines in {}", join.value, cos_table, sin_table, stage=NEARLY)
-    return _finish(join, (u, v, crossed, straight), part, style, (cos, sin), cos_table, inverse=inverse, cover=cover)
+        raise Miss(
+            "the cosines lie in {} and the sines in {}", join.value, cos_table, sin_table, stage=NEARLY
+        )
+    return _finish(
+        join, (u, v, crossed, straight), part, style, (cos, sin), cos_table, inverse=inverse, cover=cover
+    )
 
 
 def _term(product: fx.Node, base: fx.Node) -> Term:
@@ -135,6 +141,8 @@ def _finish(
     dtype = common_dtype(join.first, join.second)
     product_dtype = common_dtype(terms[0].product, terms[1].product)
     if dtype != product_dtype:
-        raise Miss("%{} is {}, its products {}", join.first, join.first, dtype, product_dtype, stage=LOOKS_LIKE)
+        raise Miss(
+            "%{} is {}, its products {}", join.first, join.first, dtype, product_dtype, stage=LOOKS_LIKE
+        )
     at = next((n for n in terms[0].half.path[1:] if (r := region(n)) is not None and r.same_as(part)), None)
     return Turn(part, at, *tables, style, layout, inverse, product_dtype, join.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import SymInt, fx
+from torch import fx
 
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_size
@@ -44,8 +44,10 @@ def read_mean(node: fx.Node, cover: Cover, stage: int = 0) -> fx.Node:
     cover.take(node, total)
     values = reduced(total, "sum")
     width = shape_of(values)[-1]
-    if isinstance(width, SymInt) or not close_to(divisor, float(width)):
-        raise Miss("the sum %{} is divided by {:g}, not by the width {}", node, total, divisor, width, stage=NEARLY)
+    if not isinstance(width, int) or not close_to(divisor, float(width)):
+        raise Miss(
+            "the sum %{} is divided by {:g}, not by the width {}", node, total, divisor, width, stage=NEARLY
+        )
     return values
 
 
@@ -77,7 +79,11 @@ def reduced(node: fx.Node, what: str) -> fx.Node:
     listed = list(dims) if isinstance(dims, Sequence) else [dims]
     if [d % rank for d in listed if isinstance(d, int)] != [rank - 1]:
         raise Miss(
-            "the {} runs over dimensions {} of {}, not over the last alone", node, what, listed, shape_text(shape_of(values))
+            "the {} runs over dimensions {} of {}, not over the last alone",
+            node,
+            what,
+            listed,
+            shape_text(shape_of(values)),
         )
     in_float32(values, what)
     in_float32(node, what)
@@ -91,7 +97,9 @@ def in_float32(node: fx.Node, what: str) -> None:
         Miss: ``node`` has another dtype.
     """
     if dtype_of(node) != torch.float32:
-        raise Miss("the {} is computed in {}, not in float32", node, what, dtype_name(dtype_of(node)), stage=NEARLY)
+        raise Miss(
+            "the {} is computed in {}, not in float32", node, what, dtype_name(dtype_of(node)), stage=NEARLY
+        )
 
 
 def read_square(node: fx.Node, cover: Cover, what: str) -> fx.Node:
@@ -101,13 +109,13 @@ def read_square(node: fx.Node, cover: Cover, what: str) -> fx.Node:
         Miss: ``node`` is no square.
     """
     pair = operands(node)
+    base: object = None
     if is_call(node, POW) and scalar(node.args[1]) == 2.0:
         base = node.args[0]
     elif is_call(node, *MUL) and pair is not None and same_value(*pair):
         base = pair[0]
-    else:
+    if not isinstance(base, fx.Node):
         raise Miss("the {} is of %{}, which is no square", node, what, node, stage=LOOKS_LIKE)
-    assert isinstance(base, fx.Node)
     cover.take(node)
     return base
 

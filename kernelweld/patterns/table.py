@@ -12,6 +12,7 @@ from kernelweld.patterns.pattern import Pattern
 from kernelweld.patterns.residual_add import ResidualAddPattern
 from kernelweld.patterns.rms_norm import RMSNormPattern
 from kernelweld.patterns.rope import RopePattern
+from kernelweld.patterns.rope_table import RopeTablePattern
 
 #: Name to pattern class. A pattern sees the words that earlier ones raised: a gate inside a norm is the norm's, and a residual sum is
 #: recognised by the norm that reads it.
@@ -23,6 +24,7 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             RMSNormPattern,
             L2NormPattern,
             RopePattern,
+            RopeTablePattern,
             GateMulPattern,
             ResidualAddPattern,
         )

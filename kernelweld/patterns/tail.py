@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from kernelweld.patterns.activation import Activation, read_activation
 from kernelweld.patterns.cover import Cover
@@ -15,6 +16,7 @@ from kernelweld.patterns.ops import (
     CAST,
     HALVES,
     MUL,
+    Size,
     dtype_of,
     is_call,
     only_user,
@@ -52,14 +54,14 @@ class Tail:
             self._advance(user)
         return self.dtype
 
-    def weight(self, width: int, *, plus_one: bool = True) -> Weight | None:
+    def weight(self, width: Size, *, plus_one: bool = True) -> Weight | None:
         """Takes a product with a weight of ``width``; ``plus_one`` says whether ``1 + w`` is taken apart."""
-        user, factor = self._factor()
+        user, factor = self._other(MUL)
         if user is None or factor is None:
             return None
         trial = Cover()
         try:
-            weight = read_weight(factor, width, trial) if plus_one else Weight(read_vector(factor, width, trial), False)
+            weight = read_weight(factor, width, trial, plus_one=plus_one)
         except Miss as miss:
             self.stopped = miss.no_match
             return None
@@ -67,15 +69,14 @@ class Tail:
         self._advance(user)
         return weight
 
-    def bias(self, width: int) -> fx.Node | None:
+    def bias(self, width: Size) -> fx.Node | None:
         """Takes a sum with a bias of ``width``."""
-        user = only_user(self.value)
-        other = other_operand(user, self.value) if is_call(user, *ADD) else None
-        if user is None or not isinstance(other, fx.Node) or not same_shape(shape_of(user), shape_of(self.value)):
+        user, term = self._other(ADD)
+        if user is None or term is None:
             return None
         trial = Cover()
         try:
-            bias = read_vector(other, width, trial)
+            bias = read_vector(term, width, trial)
         except Miss as miss:
             self.stopped = miss.no_match
             return None
@@ -85,7 +86,7 @@ class Tail:
 
     def gate(self, acts: Sequence[str]) -> Activation | None:
         """Takes a product with one of ``acts``, computed and kept in float32."""
-        user, factor = self._factor()
+        user, factor = self._other(MUL)
         if user is None or factor is None or dtype_of(factor) != torch.float32:
             return None
         trial = Cover()
@@ -108,12 +109,13 @@ class Tail:
             region.share(self._cover)
         self._advance(user)
 
-    def _factor(self) -> tuple[fx.Node | None, fx.Node | None]:
+    def _other(self, ops: tuple[OpOverload, ...]) -> tuple[fx.Node | None, fx.Node | None]:
+        """The only user, if it is one of ``ops`` and keeps the shape, and its other operand."""
         user = only_user(self.value)
-        other = other_operand(user, self.value) if is_call(user, *MUL) else None
-        if user is None or not isinstance(other, fx.Node) or not same_shape(shape_of(user), shape_of(self.value)):
+        other = other_operand(user, self.value) if is_call(user, *ops) else None
+        if user is None or not isinstance(other, fx.Node):
             return None, None
-        return user, other
+        return (user, other) if same_shape(shape_of(user), shape_of(self.value)) else (None, None)
 
     def _advance(self, user: fx.Node) -> None:
         self._cover.take(user)

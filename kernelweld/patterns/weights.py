@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.ops import ADD, FLOATS, dtype_name, dtype_of, is_call, shape_of, shape_text
+from kernelweld.patterns.ops import ADD, FLOATS, Size, dtype_name, dtype_of, is_call, shape_of, shape_text
 from kernelweld.patterns.peel import is_vector, vector
 from kernelweld.patterns.reading import Miss
 from kernelweld.patterns.scalars import split_scalar
@@ -22,7 +22,7 @@ class Weight:
     plus_one: bool
 
 
-def read_vector(factor: fx.Node, width: int, cover: Cover) -> fx.Node:
+def read_vector(factor: fx.Node, width: Size, cover: Cover) -> fx.Node:
     """The vector that ``factor`` repeats over rows.
 
     Raises:
@@ -31,22 +31,23 @@ def read_vector(factor: fx.Node, width: int, cover: Cover) -> fx.Node:
     node = vector(factor, width, cover)
     shape, dtype = shape_of(node), dtype_of(node)
     parameter = node.op in ("placeholder", "get_attr")
-    if len(shape) != 1 and not (parameter and is_vector(shape, width)) or not is_vector(shape, width):
-        raise Miss("the factor %{} has shape {}, a weight has shape [{}]", node, node, shape_text(shape), width)
+    if not is_vector(shape, width) or (len(shape) > 1 and not parameter):
+        template = "the factor %{} has shape {}, a weight has shape [{}]"
+        raise Miss(template, node, node, shape_text(shape), width)
     if dtype not in FLOATS:
         raise Miss("the weight %{} is {}", node, node, dtype_name(dtype))
     return node
 
 
-def read_weight(factor: fx.Node, width: int, cover: Cover) -> Weight:
-    """The weight that ``factor`` is, with ``1 +`` taken off where it is added in float32.
+def read_weight(factor: fx.Node, width: Size, cover: Cover, *, plus_one: bool = True) -> Weight:
+    """The weight that ``factor`` is, with ``1 +`` taken off where it is added in float32 and ``plus_one`` asks for it.
 
     Raises:
         Miss: as :func:`read_vector`.
     """
     node = read_vector(factor, width, cover)
     split = split_scalar(node) if is_call(node, *ADD) and dtype_of(node) == torch.float32 else None
-    if split is None or split[1] != 1.0:
+    if not plus_one or split is None or split[1] != 1.0:
         return Weight(node, plus_one=False)
     cover.share(node)
     return Weight(read_vector(split[0], width, cover), plus_one=True)

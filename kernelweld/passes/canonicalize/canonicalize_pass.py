@@ -38,8 +38,6 @@ class CanonicalizePass(Pass):
                 count += 1
                 _replace(rewritten, first, storage)
         dead = gm.graph.eliminate_dead_code()
-        if count or dead:
-            gm.recompile()
         return PassResult(bool(count or dead), count)
 
 
@@ -49,7 +47,7 @@ def _rewrite(node: fx.Node, storage: Storage) -> tuple[fx.Node, int]:
     pending = True
     while pending:
         pending = False
-        for rewrite in REWRITES.get(node.target, ()):  # type: ignore[arg-type]
+        for rewrite in REWRITES.get(node.target, ()):
             replacement = rewrite(node, storage)
             if replacement is None:
                 continue

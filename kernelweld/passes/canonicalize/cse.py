@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import fx
@@ -24,7 +24,9 @@ _BUFFERS = frozenset(
         aten.new_empty_strided.default,
     }
 )
-_FILLED = frozenset({aten.full.default, aten.full_like.default, aten.new_full.default, aten.zeros.default, aten.ones.default})
+_FILLED = frozenset(
+    {aten.full.default, aten.full_like.default, aten.new_full.default, aten.zeros.default, aten.ones.default}
+)
 _NAMESPACES = ("aten", "prims", "kernelweld")
 
 
@@ -39,7 +41,9 @@ class Seen:
         """The first node that computes what ``node`` computes; ``node`` itself if it is the first or must stay on its own."""
         for target in written(node):
             self._versions[storage_root(target)] += 1
-        key = self._key(node) if node.users and is_pure(node) else None
+        if not node.users or not is_pure(node) or storage.is_written(node):
+            return node
+        key = self._key(node)
         if key is None:
             return node
         first = self._first.setdefault(key, node)
@@ -49,25 +53,34 @@ class Seen:
 
     def _key(self, node: fx.Node) -> Hashable | None:
         try:
-            state = tuple(self._versions[r] for a in node.all_input_nodes if (r := storage_root(a)) in self._versions)
-            key = (node.target, frozen(node.args), frozen(node.kwargs), state)
+            key = (node.target, frozen(node.args), frozen(node.kwargs), self._state(node))
             hash(key)
         except TypeError:  # a symbolic size, or another argument that cannot be hashed
             return None
         return key
 
+    def _state(self, node: fx.Node) -> tuple[int, ...]:
+        """How often what the inputs of ``node`` lie in was written to so far."""
+        if not self._versions:
+            return ()
+        roots = (storage_root(a) for a in node.all_input_nodes)
+        return tuple(self._versions.get(r, 0) for r in roots)
+
 
 def frozen(value: object) -> Hashable:
     """Arguments as a key: numbers with their types, so that 1, 1.0 and True differ, as do 0.0 and -0.0."""
-    if isinstance(value, fx.Node):
+    kind = type(value)
+    if kind is fx.Node:
         return value
-    if isinstance(value, (int, float, complex)):
-        return type(value), repr(value)
+    if kind is float:
+        return float, repr(value)
+    if kind is int or kind is bool:
+        return kind, value
+    if isinstance(value, (list, tuple)):
+        return tuple([frozen(v) for v in value])
     if isinstance(value, Mapping):
         return tuple((k, frozen(v)) for k, v in sorted(value.items()))
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(frozen(v) for v in value)
-    return value  # type: ignore[return-value]
+    return value
 
 
 def is_pure(node: fx.Node) -> bool:

@@ -23,7 +23,13 @@ class Storage:
 
     def may_alias(self, node: fx.Node, source: fx.Node) -> bool:
         """Whether ``node``, a value of its own so far, may be replaced by (a view of) ``source``."""
-        return not self.leaves(node) and storage_root(source) not in self._written
+        return (
+            not self.leaves(node) and node not in self._written and storage_root(source) not in self._written
+        )
+
+    def is_written(self, node: fx.Node) -> bool:
+        """Whether the graph writes to the storage that ``node`` makes."""
+        return node in self._written
 
     def inherit(self, replacement: fx.Node, node: fx.Node) -> None:
         """Notes that ``replacement`` takes the place of ``node``."""

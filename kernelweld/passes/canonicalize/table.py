@@ -10,7 +10,20 @@ from torch import fx
 
 from kernelweld.passes.canonicalize import arithmetic, views
 from kernelweld.passes.canonicalize.storage import Storage
-from kernelweld.patterns.ops import ADD, CAST, CAT, DIV, EXPAND, MUL, POW, RESHAPE, SELECT, SLICE, SUB, UNSQUEEZE
+from kernelweld.patterns.ops import (
+    ADD,
+    CAST,
+    CAT,
+    DIV,
+    EXPAND,
+    MUL,
+    POW,
+    RESHAPE,
+    SELECT,
+    SLICE,
+    SUB,
+    UNSQUEEZE,
+)
 
 #: A rewrite returns the node that takes the place of its argument, the argument itself if it was changed in place, or None.
 Rewrite = Callable[[fx.Node, Storage], fx.Node | None]

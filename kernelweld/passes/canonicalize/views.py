@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import SymInt, fx
 from torch.fx.node import Argument
@@ -13,7 +14,6 @@ from kernelweld.passes.canonicalize.strides import contiguous_strides, same_stri
 from kernelweld.patterns.dims import is_static, same_shape, same_size
 from kernelweld.patterns.ops import (
     CAT,
-    EXPAND,
     RESHAPE,
     SELECT,
     SLICE,
@@ -21,7 +21,6 @@ from kernelweld.patterns.ops import (
     argument,
     aten,
     is_call,
-    is_getitem,
     shape_of,
     value_of,
 )
@@ -33,7 +32,11 @@ SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
 def idle_view(node: fx.Node, storage: Storage) -> fx.Node | None:
     """A reshape or expand to the shape that a value has becomes the value."""
     source = node.args[0]
-    if isinstance(source, fx.Node) and value_of(source) is not None and same_shape(shape_of(source), shape_of(node)):
+    if (
+        isinstance(source, fx.Node)
+        and value_of(source) is not None
+        and same_shape(shape_of(source), shape_of(node))
+    ):
         return source
     return None
 
@@ -65,7 +68,10 @@ def _joins(source: fx.Node, inner: fx.Node, node: fx.Node, storage: Storage) -> 
         return False
     if _is_contiguous(source):
         return True
-    if not is_static(*below.shape, *below.stride(), *middle.shape, *above.shape, *above.stride()) or 0 in below.shape:
+    if (
+        not is_static(*below.shape, *below.stride(), *middle.shape, *above.shape, *above.stride())
+        or 0 in below.shape
+    ):
         return False
     direct = view_strides(below.shape, below.stride(), above.shape)
     strides = contiguous_strides(above.shape) if direct is None else direct
@@ -118,9 +124,9 @@ def plain_dim(node: fx.Node, storage: Storage) -> fx.Node | None:
         return None
     dim %= len(shape_of(source))
     size = shape_of(source)[dim]
-    if index < 0 and not is_static(size):
-        return _set(node, (source, dim, index))
-    return _set(node, (source, dim, index % size))
+    if isinstance(size, int):
+        index %= size
+    return _set(node, (source, dim, index))
 
 
 def plain_slice(node: fx.Node, storage: Storage) -> fx.Node | None:
@@ -134,10 +140,11 @@ def plain_slice(node: fx.Node, storage: Storage) -> fx.Node | None:
     dim %= len(shape_of(source))
     size = shape_of(source)[dim]
     start, end = 0 if start is None else start, 2**63 - 1 if end is None else end
-    if is_static(size, start, end):
-        start, end = (min(max(b + size if b < 0 else b, 0), size) for b in (start, end))  # type: ignore[operator]
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        start, end = (min(max(b + size if b < 0 else b, 0), size) for b in (start, end))
         end = max(start, end)
-    return _set(node, (source, dim, start, end) if step == 1 else (source, dim, start, end, step))  # type: ignore[arg-type]
+    args = (source, dim, start, end) if step == 1 else (source, dim, start, end, step)
+    return _set(node, cast("tuple[Argument, ...]", args))
 
 
 def _set(node: fx.Node, args: tuple[Argument, ...]) -> fx.Node | None:
@@ -160,11 +167,16 @@ def nested_slice(node: fx.Node, storage: Storage) -> fx.Node | None:
     inner = node.args[0]
     if not is_call(inner, SLICE) or len(inner.users) != 1 or inner.args[1] != node.args[1]:
         return None
-    if len(inner.args) == 5 or not is_static(*inner.args[2:4], *node.args[2:4]) or not is_static(*shape_of(inner)):
+    if (
+        len(inner.args) == 5
+        or not is_static(*inner.args[2:4], *node.args[2:4])
+        or not is_static(*shape_of(inner))
+    ):
         return None
     source, dim, offset, _ = inner.args
     start, end = node.args[2:4]
-    return _set(node, (source, dim, start + offset, end + offset, *node.args[4:]))  # type: ignore[operator]
+    assert isinstance(offset, int) and isinstance(start, int) and isinstance(end, int)
+    return _set(node, (source, dim, start + offset, end + offset, *node.args[4:]))
 
 
 def split_part(node: fx.Node, storage: Storage) -> fx.Node | None:
