@@ -43,7 +43,7 @@ def module_names(target: Target) -> set[str]:
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("name", names())
 def test_one_graph_without_breaks_that_computes_the_same(name: str, phase: Phase) -> None:
-    """Up to one bfloat16 rounding: Inductor's decompositions of softmax and silu differ from eager's kernels."""
+    """Up to one bfloat16 rounding: Inductor decomposes softmax and silu otherwise than eager's kernels."""
     target = resolve(name, phase=phase, batch=2)
     expected = logits(target)
     found = capture(target.fn, *target.fresh_inputs())
