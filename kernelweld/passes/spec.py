@@ -71,6 +71,17 @@ def format_pass(p: Pass) -> str:
     return f"{p.name}{{{' '.join(options)}}}" if options else p.name
 
 
+def describe_options(cls: type[Pass]) -> list[str]:
+    """The options of a pass in words, for example ``max-tasks=8: an integer``."""
+    types = get_type_hints(cls)
+    return [f"{_kebab(f.name)}{_shown_default(f)}: {_describe(types[f.name])}" for f in fields(cls)]
+
+
+def _shown_default(field: Field[object]) -> str:
+    default = _default(field)
+    return "" if default is MISSING else f"={_format(default)}"
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,0 +1,41 @@
+"""The graphs of a target, captured as ``fuse`` would see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from kernelweld.cli.targets import Target
+from kernelweld.errors import BadTarget, KernelweldError
+from kernelweld.integrations.aot import Capture, capture
+from kernelweld.passes.merge_gemms import prepare
+
+
+def captured(target: Target, *, merge: bool = True, stop: bool = False) -> Capture:
+    """The post-grad graphs of one call of ``target``; ``merge`` merges its sibling linear layers first.
+
+    With ``stop`` the call ends at its first graph: on the meta device nothing can be run.
+    """
+    with refusing(target.name):
+        if merge and isinstance(target.fn, nn.Module):
+            prepare(target.fn, *target.fresh_inputs())
+        found = capture(target.fn, *target.fresh_inputs(), stop=stop)
+    if not found.graphs:
+        raise BadTarget(target.name, "nothing in it was compiled", "Give something that computes on tensors.")
+    return found
+
+
+@contextmanager
+def refusing(target: str) -> Iterator[None]:
+    """Turns what a target's own code raises into ``BadTarget``."""
+    try:
+        yield
+    except KernelweldError:
+        raise
+    except Exception as error:  # a model of any origin raises what it likes
+        first = next(iter(str(error).strip().splitlines()), "")
+        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        advice = "Build and call it in plain torch first: what fails there fails here."
+        raise BadTarget(target, reason, advice) from error

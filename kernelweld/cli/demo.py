@@ -1,0 +1,7 @@
+"""demo"""
+
+from __future__ import annotations
+
+
+def command() -> None:
+    """Demo."""

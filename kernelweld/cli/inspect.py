@@ -1,0 +1,151 @@
+"""``kernelweld inspect``: what the passes do to a model, found without compiling or running a kernel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from kernelweld.cli import options as o
+from kernelweld.cli.render import EXIT_FAILED, messages, output, show_graph, show_timing
+from kernelweld.errors import PassFailed, UnknownName
+
+if TYPE_CHECKING:
+    from kernelweld.cli.targets import Target
+    from kernelweld.ir.report import Report
+    from kernelweld.passes.instruments import Instrument, PrintIR
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was found in one target: graph by graph the report, failures of passes, and graph breaks."""
+
+    report: Report
+    failures: tuple[PassFailed, ...]
+    breaks: tuple[str, ...]
+
+
+def command(
+    target: o.TargetName,
+    phase: o.PhaseOf = o.Phase.prefill,
+    layers: o.Layers = None,
+    full: o.Full = False,
+    batch: o.Batch = 1,
+    dtype: o.DtypeOf = o.Dtype.bfloat16,
+    cache: o.CacheOf = o.Cache.dynamic,
+    pipeline: o.Passes = o.PIPELINE,
+    merge_gemms: o.Merge = True,
+    as_json: o.AsJson = False,
+    print_after: o.PrintAfter = None,
+    dump_dir: o.DumpTo = None,
+    overwrite: o.Overwrite = False,
+    verify_each: o.Verify = False,
+    timing: o.ShowTiming = False,
+) -> None:
+    """Show the words, welds, kernel launches and near misses of a model.
+
+    Launches are predicted: those of Inductor on CUDA without kernelweld, and with it. Exits with 1 if
+    a pass failed.
+    """
+    if as_json and print_after:
+        raise typer.BadParameter("it does not go with --json", param_hint="--print-after")
+    instruments = _instruments(pipeline, print_after, dump_dir, overwrite, verify_each)
+    with messages().status(f"building {target}"):
+        resolved = build(target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache)
+    with messages().status(f"capturing and fusing {target}"):
+        found = inspect(resolved, pipeline, instruments, merge=merge_gemms, stop=full)
+    _show(resolved, found, as_json, timing)
+
+
+def build(
+    target: str, phase: o.Phase, *, layers: int | None, full: bool, batch: int, dtype: o.Dtype, cache: o.Cache
+) -> Target:
+    """The target of the command line; whatever its own code raises comes as ``BadTarget``."""
+    import torch
+
+    from kernelweld.cli.captured import refusing
+    from kernelweld.cli.targets import resolve
+
+    with refusing(target):
+        return resolve(
+            target,
+            phase=phase.value,
+            layers=layers,
+            full=full,
+            batch=batch,
+            dtype=getattr(torch, dtype),
+            cache=cache.value,
+        )
+
+
+def inspect(
+    target: Target,
+    pipeline: str,
+    instruments: Sequence[Instrument] = (),
+    *,
+    merge: bool = True,
+    stop: bool = False,
+) -> Inspected:
+    """Runs ``pipeline`` on every graph of one call of ``target``. ``stop``: see ``captured``."""
+    from kernelweld.cli.captured import captured
+    from kernelweld.ir.report import Report
+    from kernelweld.passes.pipeline import Pipeline
+    from kernelweld.passes.summary import run_reported
+
+    passes = Pipeline.from_text(pipeline, instruments)
+    found = captured(target, merge=merge, stop=stop)
+    runs = [run_reported(passes, graph) for graph in found.graphs]
+    failures = tuple(result.failure for result, _ in runs if result.failure is not None)
+    return Inspected(Report(tuple(report for _, report in runs)), failures, found.breaks)
+
+
+def _instruments(
+    pipeline: str, print_after: str | None, dump_dir: Path | None, overwrite: bool, verify_each: bool
+) -> list[Instrument]:
+    from kernelweld.passes.instruments import DumpDir, VerifyEach
+    from kernelweld.passes.pipeline import Pipeline
+
+    names = [p.name for p in Pipeline.from_text(pipeline).passes]  # its mistakes show before a model is built
+    chosen: list[Instrument] = [VerifyEach()] if verify_each else []
+    if print_after is not None:
+        chosen.append(_printer(print_after, names))
+    if dump_dir is not None:
+        chosen.append(DumpDir(dump_dir, overwrite=overwrite))
+    return chosen
+
+
+def _printer(print_after: str, names: Sequence[str]) -> PrintIR:
+    from kernelweld.passes.instruments import PrintIR
+
+    if print_after in ("all", "changed"):
+        return PrintIR(sys.stdout, "after" if print_after == "all" else "changed")
+    chosen = print_after.split(",")
+    for name in chosen:
+        if name not in names:
+            raise UnknownName("pass of the pipeline", name, ("all", "changed", *names))
+    return PrintIR(sys.stdout, "after", chosen)
+
+
+def _show(target: Target, found: Inspected, as_json: bool, timing: bool) -> None:
+    if as_json:
+        typer.echo(found.report.to_json())
+    else:
+        console, layers = output(), _layers(target)
+        for number, graph in enumerate(found.report.graphs, 1):
+            show_graph(console, f"{target.name}, graph {number}", graph, layers)
+            if timing:
+                show_timing(console, graph)
+    for reason in found.breaks:
+        typer.echo(f"warning: graph break: {reason}", err=True)
+    for failure in found.failures:
+        typer.echo(f"error: {failure}", err=True)
+    if found.failures:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _layers(target: Target) -> int | None:
+    return None if target.config is None else int(target.config.get_text_config().num_hidden_layers)

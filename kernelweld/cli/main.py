@@ -1,0 +1,59 @@
+"""The command line: ``kernelweld inspect``, ``demo`` and ``passes``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Context
+from typer.core import TyperGroup
+
+import kernelweld
+from kernelweld.cli import demo, inspect, passes
+from kernelweld.cli.render import EXIT_USAGE, exit_code
+from kernelweld.errors import KernelweldError
+
+
+class Commands(TyperGroup):
+    """Shows errors that a user can act on as text; any other is a defect and keeps its traceback."""
+
+    def invoke(self, ctx: Context) -> object:  # type: ignore[override] # typer keeps its base class private
+        try:
+            return super().invoke(ctx)
+        except KernelweldError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(exit_code(error)) from error
+        except OSError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(EXIT_USAGE) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("inspect")(inspect.command)
+app.command("demo")(demo.command)
+app.add_typer(passes.app, name="passes")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kernelweld {kernelweld.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Fuse the kernels of LLM inference, and see what was fused.
+
+    Results go to stdout, everything else to stderr. NO_COLOR turns colours off. Exit codes: 0 done, 1 a check
+    failed, 2 the command cannot be carried out as it was given.
+    """

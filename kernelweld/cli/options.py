@@ -1,0 +1,62 @@
+"""The options of the command line, each with its help, so that verbs share them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from typer import Argument, Option
+
+#: The pipeline of ``fuse``, with kernels whatever the device: what a GPU would run is what is counted.
+PIPELINE = "canonicalize,raise,plan,lower{target=triton}"
+
+
+class Phase(StrEnum):
+    """A phase of generation."""
+
+    prefill = "prefill"
+    decode = "decode"
+
+
+class Dtype(StrEnum):
+    """A dtype of parameters."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+
+
+class Cache(StrEnum):
+    """A kind of key-value cache."""
+
+    dynamic = "dynamic"
+    static = "static"
+
+
+_TARGET = (
+    "hf:NAME (hf:deepseek_v32, hf:minimax_m2, hf:qwen3_5_moe, …), a folder with a transformers "
+    "config.json, FILE.pt2, or MODULE:CALLABLE that returns (model_or_fn, args, kwargs)."
+)
+
+TargetName: TypeAlias = Annotated[str, Argument(metavar="TARGET", help=_TARGET, show_default=False)]
+PhaseOf: TypeAlias = Annotated[Phase, Option("--phase", help="Prefill of 7 tokens, or a decode step after.")]
+Layers: TypeAlias = Annotated[int | None, Option("--layers", min=1, help="Keep only the first layers.")]
+Full: TypeAlias = Annotated[bool, Option("--full", help="Real dimensions, without weights.")]
+Batch: TypeAlias = Annotated[int, Option("--batch", min=1, help="Sequences in the batch.")]
+DtypeOf: TypeAlias = Annotated[Dtype, Option("--dtype", help="Dtype of the parameters.")]
+CacheOf: TypeAlias = Annotated[Cache, Option("--cache", help="Kind of key-value cache.")]
+Passes: TypeAlias = Annotated[str, Option("--pipeline", "-p", help="The passes, as text.")]
+Merge: TypeAlias = Annotated[
+    bool, Option("--merge-gemms/--no-merge-gemms", help="Merge sibling linear layers first, as fuse does.")
+]
+AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
+PrintAfter: TypeAlias = Annotated[
+    str | None, Option("--print-after", metavar="PASS,…|all|changed", help="Print the graph after passes.")
+]
+DumpTo: TypeAlias = Annotated[
+    Path | None, Option("--dump-dir", help="Write the graph after every pass to an empty folder.")
+]
+Overwrite: TypeAlias = Annotated[bool, Option("--overwrite", help="Let --dump-dir replace an earlier dump.")]
+Verify: TypeAlias = Annotated[bool, Option("--verify-each", help="Check the graph after every pass.")]
+ShowTiming: TypeAlias = Annotated[bool, Option("--timing", help="Show the time of every pass.")]
