@@ -64,6 +64,8 @@ def why_not_packable(part: torch.Tensor | None) -> str | None:
         return f"is quantized ({_name(part.dtype)})"
     if part.layout is not torch.strided or not part.is_contiguous():
         return "is not contiguous"
+    if part.numel() == 0:
+        return "is empty"
     if part.is_inference():
         return "was created in inference mode"
     storage = part.untyped_storage()
@@ -71,7 +73,7 @@ def why_not_packable(part: torch.Tensor | None) -> str | None:
         return "is a view of a larger storage"
     if part.device.type == "cpu" and part.is_shared():
         return "lies in shared memory"
-    if _holders(part) > _holders(torch.empty(0)):
+    if _holders(part) > _holders(torch.empty(0, device="cpu")):
         return "shares its storage with another tensor"
     return None
 

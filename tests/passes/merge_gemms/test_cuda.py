@@ -11,10 +11,7 @@ from torch.testing import assert_close
 
 from kernelweld.passes.merge_gemms import MergeOnFirstCall, merge_gemms, prepare, unmerge
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 QKV = ("q", "k", "v")
 
 

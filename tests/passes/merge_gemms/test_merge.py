@@ -160,6 +160,20 @@ def test_bad_groups_are_reported_and_left(attention: Any, group: tuple[str, ...]
     assert type(model.q) is nn.Linear
 
 
+@pytest.mark.parametrize(
+    ("weight", "reason"),
+    [
+        (torch.zeros(24, 32, dtype=torch.float8_e4m3fn), "weight is quantized (float8_e4m3fn)"),
+        (torch.zeros(24, 32, dtype=torch.int8), "weight is quantized (int8)"),
+        (torch.zeros(0, 32), "weight is empty"),
+    ],
+)
+def test_weights_that_cannot_be_packed(attention: Any, weight: torch.Tensor, reason: str) -> None:
+    model = attention()
+    model.q.weight = nn.Parameter(weight, requires_grad=False)
+    assert [skipped.reason for skipped in merge_gemms(model, [QKV]).skipped] == [reason]
+
+
 def test_report_is_json() -> None:
     group = MergedGroup(("a", "b"), (4, 8), in_features=16, rows=16, dtype="bfloat16", bias=False)
     assert json.loads(json.dumps(MergeReport((group,)).to_json())) == {
