@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+
+# Read when triton is first imported. Tests that compile use a second process; GPU runs set it to 0.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -70,7 +70,12 @@ def _here(kernel: Kernel, request: Request) -> list[Compiled]:
     try:
         return compile_all(request)
     except Exception as error:  # the compiler raises many types; all mean the same here
-        raise CodegenFailed(kernel.name, f"it does not compile ({type(error).__name__}: {error})") from error
+        raise _failed(kernel, f"{type(error).__name__}: {error}") from error
+
+
+def _failed(kernel: Kernel, words: str) -> CodegenFailed:
+    """The error that shows the compiler's own words under its first line."""
+    return CodegenFailed(kernel.name, "it does not compile", excerpt=words)
 
 
 def _in_subprocess(kernel: Kernel, request: Request) -> list[Compiled]:
@@ -90,5 +95,5 @@ def _in_subprocess(kernel: Kernel, request: Request) -> list[Compiled]:
         )
     answer = json.loads(done.stdout)
     if "error" in answer:
-        raise CodegenFailed(kernel.name, f"it does not compile ({answer['error']})")
+        raise _failed(kernel, answer["error"])
     return [Compiled(**fields) for fields in answer["compiled"]]

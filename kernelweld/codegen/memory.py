@@ -25,7 +25,7 @@ def emit_load(scope: Scope, step: Load) -> None:
         text = f"tl.load({_address(scope, step.operand, piece)}{guard})"
         if is_float(dtype) and triton_dtype(dtype) != "tl.float32":
             text = f"{text}.to(tl.float32)"
-        scope.define(step.out, piece, text, [Tile("", rows, piece.count)], clean=True)
+        scope.define(step.out, piece, Tile(text, rows, piece.count, clean=True))
 
 
 def emit_store(scope: Scope, step: Store) -> None:

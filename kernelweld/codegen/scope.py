@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import sympy
+import torch
 
 from kernelweld.codegen.expressions import factor, spell
 from kernelweld.codegen.layout import Partition
@@ -16,7 +17,7 @@ from kernelweld.codegen.rows import RowDomain
 from kernelweld.codegen.source import Source
 from kernelweld.codegen.spelling import grouped
 from kernelweld.codegen.task import RowTask, Value
-from kernelweld.codegen.tile import Tile, padded
+from kernelweld.codegen.tile import Tile, padded, rounded_to
 
 WHOLE = Piece(0, 1)
 
@@ -67,25 +68,31 @@ class Scope:
         """Lets ``value`` at ``piece`` be an existing tile: a renaming, no code."""
         self._tiles[value.name, piece] = tile
 
-    def define(
-        self, value: Value, piece: Piece, text: str, uses: Iterable[Tile], clean: bool = False
-    ) -> Tile:
-        """Writes ``value[piece] = text``; ``uses`` are the tiles that ``text`` reads and give its shape."""
-        tiles = tuple(uses)
-        rows = any(t.rows for t in tiles)
-        count = max((t.count for t in tiles), default=1)
-        if count < piece.count:
-            text = f"tl.broadcast_to({text}, {self.shape(Tile('', rows, piece.count))})"
-        pieces = self.pieces(value)
-        name = value.name if len(pieces) == 1 else f"{value.name}_{pieces.index(piece)}"
+    def define(self, value: Value, piece: Piece, tile: Tile) -> Tile:
+        """Writes ``value[piece] = tile`` and binds the value to it; a column is broadcast to the piece."""
+        if tile.count < piece.count:
+            wide = replace(tile, count=piece.count, clean=False)
+            tile = replace(wide, text=f"tl.broadcast_to({tile.text}, {self.shape(wide)})")
+        name = self._piece_name(value, piece, "")
         part = "" if value.width == 1 else f" {value.name}{piece}"
-        tile = self._write(name, Tile(text, rows, piece.count, clean), part)
-        self.bind(value, piece, tile)
-        return tile
+        named = self._write(name, tile, part)
+        self.bind(value, piece, named)
+        return named
 
     def let(self, name: str, tile: Tile) -> Tile:
         """Names the expression of ``tile`` in a line of its own."""
         return self._write(name, tile, "")
+
+    def stage(self, value: Value, piece: Piece, stage: str, tile: Tile, dtype: torch.dtype) -> Tile:
+        """An inner result of ``value`` rounded to ``dtype``, in a line of its own; float32 needs none."""
+        if dtype == torch.float32:
+            return tile
+        return self.let(self._piece_name(value, piece, f"_{stage}"), rounded_to(tile, dtype))
+
+    def _piece_name(self, value: Value, piece: Piece, stage: str) -> str:
+        pieces = self.pieces(value)
+        number = "" if len(pieces) == 1 else f"_{pieces.index(piece)}"
+        return f"{value.name}{stage}{number}"
 
     def _write(self, name: str, tile: Tile, part: str) -> Tile:
         fresh = self.fresh(name)
@@ -134,11 +141,7 @@ class Scope:
     def in_rows(self) -> str | None:
         """The mask of the rows that exist, or None when every program is full."""
         block, total = self.frame.block, self.frame.domain.total
-        if (
-            self.frame.task.heads > 1
-            or block == 1
-            or (isinstance(total, sympy.Integer) and total % block == 0)
-        ):
+        if self.frame.task.heads > 1 or block == 1 or total % block == 0:
             return None
         return self.shared("in_rows", f"{self.row()} < {spell(total)}", f"[{block}, 1]")
 

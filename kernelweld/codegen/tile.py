@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
+
+from kernelweld.codegen.spelling import grouped, rounded
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,17 @@ class Tile:
     rows: bool
     count: int
     clean: bool = False
+
+
+def combine(template: str, *tiles: Tile, clean: bool = False) -> Tile:
+    """The expression ``template`` over ``tiles``, one ``{}`` for each, in their common shape."""
+    text = template.format(*(grouped(tile.text) for tile in tiles))
+    return Tile(text, any(t.rows for t in tiles), max(t.count for t in tiles), clean)
+
+
+def rounded_to(tile: Tile, dtype: torch.dtype) -> Tile:
+    """``tile`` rounded to ``dtype`` and widened again; unchanged for float32."""
+    return replace(tile, text=rounded(tile.text, dtype))
 
 
 def padded(count: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import accumulate
 
 import sympy
@@ -16,6 +17,7 @@ from kernelweld.codegen.rows import row_domain
 from kernelweld.codegen.scope import Frame, Scope
 from kernelweld.codegen.source import Source, printable
 from kernelweld.codegen.task import Apply, RowTask, WeldProgram, free_symbols
+from kernelweld.ir.word import Word, format_static
 
 
 class KernelWriter:
@@ -92,12 +94,13 @@ class KernelWriter:
 
     def _steps(self, number: int, program: str) -> None:
         task = self._tasks[number]
-        frame = Frame(task, self._domains[number], plan_task(task), self._block(number, task), str(number))
+        suffix = str(number) if len(self._live) > 1 else ""
+        frame = Frame(task, self._domains[number], plan_task(task), self._block(number, task), suffix)
         scope = Scope(frame, self._names, self._source)
         scope.open_rows(program)
         for step in task.steps:
             if isinstance(step, Apply):
-                self._source.line("", printable(str(step.word)))
+                self._source.line("", printable(brief(step.word)))
             emitter_of(step).emit(scope, step)
         self.helpers += sorted(scope.helpers - set(self.helpers))
 
@@ -106,3 +109,10 @@ def _condition(place: int, live: int, end: str) -> str:
     if place == live - 1:
         return "else:"
     return f"{'elif' if place else 'if'} pid < {end}:"
+
+
+def brief(word: Word) -> str:
+    """The word with those of its parameters that differ from their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(word)}
+    shown = [f"{k}={format_static(v)}" for k, v in word.static().items() if v != defaults[k]]
+    return f"{word.kind}{{{' '.join(shown)}}}" if shown else word.kind

@@ -77,6 +77,7 @@ def test_rms_norm(
     lab.hold(actual, lambda: word.reference(*operands), slack=EXP_SLACK if gated_f32 else 1.0)
 
 
+@pytest.mark.filterwarnings("ignore:var_mean.*degrees of freedom")
 @pytest.mark.parametrize("affine", ["none", "weight", "both"])
 @quick
 @given(rows=rows, width=widths, dtype=dtypes, layout=layouts, stages=st.booleans(), seed=seeds)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
 from kernelweld.codegen.spelling import sigmoid, silu
+from kernelweld.codegen.tile import Tile
 
 
-def activation(scope: Scope, name: str, x: str) -> str:
-    """The float32 expression of activation ``name`` of the variable ``x``."""
+def activation(scope: Scope, name: str, x: Tile) -> Tile:
+    """The float32 expression of activation ``name`` of the named tile ``x``."""
+    return replace(x, text=_spelling(scope, name, x.text), clean=False)
+
+
+def _spelling(scope: Scope, name: str, x: str) -> str:
     if name == "silu":
         return silu(x)
     if name == "sigmoid":

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-import torch
-
 from kernelweld.codegen.emitters.contract import Emitter, equal_positions
 from kernelweld.codegen.layout import Alignment
 from kernelweld.codegen.piece import Piece
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
-from kernelweld.codegen.spelling import grouped, is_float, literal, rounded, sigmoid, triton_dtype
+from kernelweld.codegen.spelling import grouped, is_float, literal, sigmoid, triton_dtype
 from kernelweld.codegen.task import Elementwise, Value
-from kernelweld.codegen.tile import Tile
+from kernelweld.codegen.tile import Tile, combine, rounded_to
 
 _ALL_NAN = "propagate_nan=tl.PropagateNan.ALL"
 
@@ -85,37 +83,34 @@ def emit_elementwise(scope: Scope, step: Elementwise) -> None:
 
 
 def _emit_piece(scope: Scope, step: Elementwise, piece: Piece, spell: Callable[..., str]) -> None:
-    tiles = {v.name: scope.tile(v, piece) for v in _tensors(step)}
-    texts = [
-        _argument(step, v, tiles[v.name]) if isinstance(v, Value) else _scalar(step, v) for v in step.ins
-    ]
-    clean = (
-        step.name in _ZERO_KEEPING and len(tiles) == len(step.ins) and all(t.clean for t in tiles.values())
-    )
-    text = spell(*texts)
-    text = rounded(text, step.out.dtype) if is_float(step.out.dtype) else text
-    if text in (t.text for t in tiles.values()):
-        scope.bind(step.out, piece, tiles[_tensors(step)[0].name])
+    tiles = [_argument(step, v, scope.tile(v, piece)) for v in step.ins if isinstance(v, Value)]
+    named = iter(tiles)
+    texts = [next(named).text if isinstance(v, Value) else _scalar(step, v) for v in step.ins]
+    clean = step.name in _ZERO_KEEPING and len(tiles) == len(step.ins) and all(t.clean for t in tiles)
+    result = Tile(spell(*texts), any(t.rows for t in tiles), max(t.count for t in tiles), clean)
+    result = rounded_to(result, step.out.dtype) if is_float(step.out.dtype) else result
+    if result in tiles:
+        scope.bind(step.out, piece, result)
     else:
-        scope.define(step.out, piece, text, tiles.values(), clean)
+        scope.define(step.out, piece, result)
 
 
-def _argument(step: Elementwise, value: Value, tile: Tile) -> str:
+def _argument(step: Elementwise, value: Value, tile: Tile) -> Tile:
     """An operand in the type that the operation is computed in: float32, or the output's integer type.
 
     Torch first brings an integer operand to the result's float dtype, so it is rounded there.
     """
     out = step.out.dtype
     if is_float(out) and not is_float(value.dtype):
-        return rounded(f"{grouped(tile.text)}.to(tl.float32)", torch.float32 if step.name == "cast" else out)
+        wide = combine("{}.to(tl.float32)", tile, clean=tile.clean)
+        return wide if step.name == "cast" else rounded_to(wide, out)
     if not is_float(out) and value.dtype != out:
-        return f"{grouped(tile.text)}.to({triton_dtype(out)})"
-    return tile.text
+        return combine(f"{{}}.to({triton_dtype(out)})", tile, clean=tile.clean)
+    return tile
 
 
 def _scalar(step: Elementwise, number: float | int) -> str:
-    text = literal(float(number) if is_float(step.out.dtype) else number)
-    return grouped(text)
+    return grouped(literal(float(number) if is_float(step.out.dtype) else number))
 
 
 ELEMENTWISE = Emitter(align_elementwise, emit_elementwise)

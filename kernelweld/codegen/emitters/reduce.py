@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kernelweld.codegen.emitters.contract import Emitter, no_alignment
 from kernelweld.codegen.reductions import row_extreme, row_sum
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import WHOLE, Scope
-from kernelweld.codegen.spelling import is_float, rounded
+from kernelweld.codegen.spelling import is_float
 from kernelweld.codegen.task import Reduce
+from kernelweld.codegen.tile import combine, rounded_to
 
 
 def emit_reduce(scope: Scope, step: Reduce) -> None:
@@ -25,12 +24,12 @@ def emit_reduce(scope: Scope, step: Reduce) -> None:
         raise Refused(f"row reduction `{step.name}` is not generated")
     if step.name == "mean":
         elements = step.value.width * (scope.frame.task.heads if step.over_heads else 1)
-        total = replace(total, text=f"{total.text} * (1 / {elements})")
-    text = rounded(total.text, step.out.dtype)
-    if text.isidentifier():
+        total = combine(f"{{}} * (1 / {elements})", total)
+    total = rounded_to(total, step.out.dtype)
+    if total.text.isidentifier():
         scope.bind(step.out, WHOLE, total)
     else:
-        scope.define(step.out, WHOLE, text, [total])
+        scope.define(step.out, WHOLE, total)
 
 
 REDUCE = Emitter(no_alignment, emit_reduce)

@@ -10,9 +10,8 @@ from kernelweld.codegen.layout import Alignment, Span, cuts
 from kernelweld.codegen.piece import Piece
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
-from kernelweld.codegen.spelling import rounded
 from kernelweld.codegen.task import Apply, Value
-from kernelweld.codegen.tile import Tile
+from kernelweld.codegen.tile import Tile, combine, rounded_to
 from kernelweld.ir.rope import Rope
 
 
@@ -88,13 +87,13 @@ def _turn(
 ) -> None:
     a, b, minus, plus = tiles["a"], tiles["b"], *(("+", "-") if word.inverse else ("-", "+"))
     rotations = {"ya": (a, "cos_a", minus, b, "sin_a"), "yb": (b, "cos_b", plus, a, "sin_b")}
-    for key, (own, cosine, sign, other, sine) in rotations.items():
-        cos, sin = tiles[cosine], tiles[sine]
-        left = rounded(f"{own.text} * {cos.text}", word.product_dtype)
-        right = rounded(f"{other.text} * {sin.text}", word.product_dtype)
-        place = cut.image(views[key].start, views[key].step)
-        text = rounded(f"{left} {sign} {right}", word.dtype)
-        scope.define(step.outs[0], place, text, [own, cos, other, sin])
+    for key, (own, cos, sign, other, sin) in rotations.items():
+        out, place = step.outs[0], cut.image(views[key].start, views[key].step)
+        left = combine("{} * {}", own, tiles[cos])
+        right = combine("{} * {}", other, tiles[sin])
+        left = scope.stage(out, place, "cos", left, word.product_dtype)
+        right = scope.stage(out, place, "sin", right, word.product_dtype)
+        scope.define(out, place, rounded_to(combine(f"{{}} {sign} {{}}", left, right), word.dtype))
 
 
 def _copy(scope: Scope, step: Apply, word: Rope, piece: Piece) -> None:
@@ -103,7 +102,7 @@ def _copy(scope: Scope, step: Apply, word: Rope, piece: Piece) -> None:
     if x.dtype == word.dtype:
         scope.bind(out, piece, tile)
     else:
-        scope.define(out, piece, rounded(tile.text, word.dtype), [tile], tile.clean)
+        scope.define(out, piece, rounded_to(tile, word.dtype))
 
 
 ROPE = Emitter(align_rope, emit_rope)

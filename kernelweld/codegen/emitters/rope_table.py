@@ -17,9 +17,9 @@ from kernelweld.codegen.layout import Alignment, Span, cuts
 from kernelweld.codegen.piece import Piece
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import WHOLE, Scope
-from kernelweld.codegen.spelling import grouped, is_float, literal, rounded
+from kernelweld.codegen.spelling import is_float, literal
 from kernelweld.codegen.task import Apply, Value
-from kernelweld.codegen.tile import Tile
+from kernelweld.codegen.tile import Tile, combine, rounded_to
 from kernelweld.ir.rope_table import RopeTable
 
 _PLACES = {"halves": 2, "pairs": 2, "half": 1}
@@ -68,11 +68,11 @@ def emit_rope_table(scope: Scope, step: Apply) -> None:
         )
         for out, tile in zip(step.outs, pair, strict=True):
             places = [cut.image(*start) for start in _starts(word, count)]
-            text = rounded(tile.text, word.dtype)
-            if text.isidentifier():
+            tile = rounded_to(tile, word.dtype)
+            if tile.text.isidentifier():
                 scope.bind(out, places[0], tile)
             else:
-                tile = scope.define(out, places[0], text, [tile])
+                tile = scope.define(out, places[0], tile)
             for place in places[1:]:
                 scope.bind(out, place, tile)
 
@@ -80,8 +80,7 @@ def emit_rope_table(scope: Scope, step: Apply) -> None:
 def _computed(scope: Scope, step: Apply, word: RopeTable, cut: Piece) -> tuple[Tile, Tile]:
     frequency = scope.tile(_tables(step)[0], cut)
     position = _position(scope, step, word, cut)
-    rows = position.rows or frequency.rows
-    angle = scope.let("angle", Tile(f"{grouped(position.text)} * {frequency.text}", rows, frequency.count))
+    angle = scope.let("angle", combine("{} * {}", position, frequency))
     scale = "" if word.scaling == 1.0 else f" * {literal(word.scaling)}"
     cos, sin = (replace(angle, text=f"tl.{name}({angle.text}){scale}") for name in ("cos", "sin"))
     return cos, sin
