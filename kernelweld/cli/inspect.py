@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernelweld.cli import options as o
-from kernelweld.cli.render import EXIT_FAILED, messages, output, show_graph, show_timing
+from kernelweld.cli.render import EXIT_FAILED, layers_of, messages, output, show_graph, show_timing
 from kernelweld.errors import PassFailed, UnknownName
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _show(target: Target, found: Inspected, as_json: bool, timing: bool) -> None
     if as_json:
         typer.echo(found.report.to_json())
     else:
-        console, layers = output(), _layers(target)
+        console, layers = output(), layers_of(target)
         for number, graph in enumerate(found.report.graphs, 1):
             show_graph(console, f"{target.name}, graph {number}", graph, layers)
             if timing:
@@ -145,7 +145,3 @@ def _show(target: Target, found: Inspected, as_json: bool, timing: bool) -> None
         typer.echo(f"error: {failure}", err=True)
     if found.failures:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _layers(target: Target) -> int | None:
-    return None if target.config is None else int(target.config.get_text_config().num_hidden_layers)

@@ -19,6 +19,7 @@ from kernelweld.errors import (
 )
 
 if TYPE_CHECKING:
+    from kernelweld.cli.targets import Target
     from kernelweld.ir.report import GraphReport, NearMiss, WeldReport
 
 EXIT_FAILED = 1
@@ -53,7 +54,7 @@ def _console(*, stderr: bool) -> Console:
 def show_graph(console: Console, title: str, report: GraphReport, layers: int | None) -> None:
     """One graph's report: nodes, words by kind, launches, welds and near misses."""
     console.print(f"[bold]{escape(title)}[/]: {report.nodes} calls")
-    console.print(f"  words     {_counts(report.words)}")
+    console.print(f"  words     {word_counts(report.words)}")
     console.print(f"  launches  {launches(report, layers)}")
     if report.welds:
         console.print(_welds(report.welds))
@@ -102,7 +103,13 @@ def plain_table(*columns: str) -> Table:
     return Table(*columns, box=None, padding=(0, 2), header_style="dim")
 
 
-def _counts(words: Mapping[str, int]) -> str:
+def layers_of(target: Target) -> int | None:
+    """How many layers a ``transformers`` model has; None for what is none."""
+    return None if target.config is None else int(target.config.get_text_config().num_hidden_layers)
+
+
+def word_counts(words: Mapping[str, int]) -> str:
+    """Words by kind, for example ``4 rms_norm, 2 rope``."""
     return ", ".join(f"{count} {kind}" for kind, count in words.items()) or "none"
 
 
