@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sympy
 import torch
@@ -13,7 +14,7 @@ from kernelweld.codegen.launch import Launch, choose
 from kernelweld.codegen.names import identifier
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.rows import operand_widths
-from kernelweld.codegen.task import WeldProgram
+from kernelweld.codegen.task import Elementwise, Value, WeldProgram
 from kernelweld.codegen.writer import KernelWriter
 from kernelweld.errors import CodegenFailed
 
@@ -41,8 +42,19 @@ def emit(program: WeldProgram, launch: Launch | None = None) -> Kernel:
     """The kernel of ``program``, launched as ``launch`` says or as ``choose`` does.
 
     Raises ``CodegenFailed`` when a step has no spelling in Triton, a row is wider than ``MAX_WIDTH``, or
-    the program contradicts itself.
+    the program contradicts itself. Equal programs (the layers of a model) are generated once a process.
     """
+    return _emit(program, launch, _numbers(program))
+
+
+def _numbers(program: WeldProgram) -> tuple[str, ...]:
+    """The scalars of a program as text: 0.0 and -0.0, or 1 and 1.0, are equal but give different kernels."""
+    steps = (step for task in program.tasks for step in task.steps if isinstance(step, Elementwise))
+    return tuple(repr(v) for step in steps for v in step.ins if not isinstance(v, Value))
+
+
+@lru_cache(maxsize=1024)
+def _emit(program: WeldProgram, launch: Launch | None, numbers: tuple[str, ...]) -> Kernel:
     try:
         _check_names(program)
         chosen = launch if launch is not None else choose(program)

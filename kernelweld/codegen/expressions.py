@@ -15,7 +15,7 @@ def spell(expr: sympy.Expr) -> str:
     in Python.
     """
     if isinstance(expr, (sympy.Integer, int)):
-        return str(expr)
+        return str(int(expr))  # sympy's own printer is a thousand times slower
     if isinstance(expr, sympy.Symbol):
         return str(expr.name)
     if isinstance(expr, sympy.Add):

@@ -124,6 +124,12 @@ def test_python_scalars(
     close(run(lab, name, x, scalar, out=dtype), expected, 1.0 if name == "div" else 0.0)
 
 
+def test_equal_numbers_of_different_meaning_are_different_kernels(lab: Any) -> None:
+    x = torch.ones(1, 4)
+    assert not run(lab, "mul", x, 0.0, out=f32).signbit().any()
+    assert run(lab, "mul", x, -0.0, out=f32).signbit().all()
+
+
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "maximum", "minimum"])
 def test_integers_stay_integers(lab: Any, name: str) -> None:
     x, y = torch.randint(-(2**40), 2**40, (3, 5)), torch.randint(-9, 9, (3, 5))
