@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import fx
 
+from kernelweld.ir import word_of
 from kernelweld.passes.contraction import Contraction, escaping, producers
 from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.tasks.domain import find_domain
@@ -35,7 +36,7 @@ class Chainer:
 
     def _place(self, node: fx.Node) -> None:
         found = dict.fromkeys(self.contraction.group(p) for p in producers(node))
-        neighbours = [group for group in found if group in self.chains]
+        neighbours = [group for group in found if group in self.chains and self._may_join(group, node)]
         candidates: list[Sequence[frozenset[fx.Node]]] = [neighbours] if len(neighbours) > 1 else []
         candidates += [[group] for group in sorted(neighbours, key=len, reverse=True)]
         for groups in candidates:
@@ -43,6 +44,10 @@ class Chainer:
                 return
         if self._fits([node]):
             self._keep([node], ())
+
+    def _may_join(self, group: frozenset[fx.Node], node: fx.Node) -> bool:
+        """Unnamed work that others need too is not drawn into one chain: the others would have to wait for that chain."""
+        return any(word_of(member) is not None for member in group) or not escaping({*group, node}) & group
 
     def _try(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> bool:
         members = [n for group in groups for n in group] + [node]

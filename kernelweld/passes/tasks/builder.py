@@ -138,7 +138,7 @@ class _Assembly:
 
     def _load(self, access: Access, role: str) -> Value:
         operand = self._address(access, self.arguments.read(access.node, role))
-        key = (operand.name, operand.row_strides, operand.feature_stride, operand.head_stride)
+        key = (operand, self._width(access))
         if key not in self.loads:
             out = Value(self._name(role), self._width(access), access.node.meta["val"].dtype)
             self.steps.append(Load(out, operand))
@@ -161,7 +161,8 @@ class _Assembly:
             return strides.get(axis, sympy.Integer(0)) if axis is not None else sympy.Integer(0)
 
         rows = tuple(stride(axis) for axis in self.domain.rows)
-        return Operand(name, access.node.meta["val"].dtype, rows, stride(feature), stride(self.domain.heads))
+        dtype = access.node.meta["val"].dtype
+        return Operand(name, dtype, rows, stride(feature), stride(self.domain.heads), access.offset)
 
     def _name(self, stem: str) -> str:
         self.names[stem] = self.names.get(stem, 0) + 1

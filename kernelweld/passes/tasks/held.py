@@ -8,7 +8,7 @@ import sympy
 from torch import fx
 
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, product
-from kernelweld.passes.tasks.views import expression, sizes_of
+from kernelweld.passes.tasks.views import base_of, expression, sizes_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Access:
     node: fx.Node
     dims: Dims
     strides: tuple[sympy.Expr, ...]
+    offset: sympy.Expr = sympy.Integer(0)
 
     def stride_of(self, space: AxisSpace) -> dict[Axis, sympy.Expr]:
         """The stride of each axis; axes that are not there broadcast."""
@@ -38,11 +39,13 @@ class Access:
 
 
 def read_access(node: fx.Node, dims: Dims) -> Access:
-    """How ``node``, broadcast to a step of dimensions ``dims``, is read."""
+    """How ``node``, broadcast to a step of dimensions ``dims``, is read: from its base, at its offset and strides."""
+    base = base_of(node)
+    offset = expression(node.meta["val"].storage_offset()) - expression(base.meta["val"].storage_offset())
     sizes, strides = sizes_of(node), [expression(s) for s in node.meta["val"].stride()]
     aligned = dims[len(dims) - len(sizes) :]
     kept = [(d if size != 1 else (), stride) for d, size, stride in zip(aligned, sizes, strides, strict=True)]
-    return Access(node, tuple(d for d, _ in kept), tuple(s for _, s in kept))
+    return Access(base, tuple(d for d, _ in kept), tuple(s for _, s in kept), offset)
 
 
 def physical_order(node: fx.Node) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernelweld.passes.tasks.axes import AxisSpace, Dims, DomainMismatch
 
@@ -82,3 +83,24 @@ def is_view(node: fx.Node) -> bool:
 def carry(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
     """The axes of a view's result, from those of its operand; DomainMismatch if the view does not follow the axes."""
     return VIEWS[node.target](space, node, tuple(space.resolve(d) for d in dims))  # type: ignore[index]
+
+
+_ALIASES = frozenset(VIEWS) - {aten.clone.default} | {aten.slice.Tensor, aten.select.int}
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """The value whose memory ``node`` is a view of: itself, or what it views through any number of aliases.
+
+    A kernel that is given the base with strides and an offset shares one argument, and one copy of it in memory, among all views.
+    """
+    while node.op == "call_function" and node.target in _ALIASES:
+        source: fx.Node = node.args[0]  # type: ignore[assignment]
+        if not _share_memory(node.meta["val"], source.meta["val"]):
+            break
+        node = source
+    return node
+
+
+def _share_memory(view: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether two fake tensors have one storage: a reshape that copies does not."""
+    return StorageWeakRef(view.untyped_storage()) == StorageWeakRef(source.untyped_storage())

@@ -43,7 +43,8 @@ def check_weld(weld: Weld, seed: int = 0) -> WeldCheck:
 def _check(weld: Weld, seed: int) -> WeldCheck:
     program, arguments = program_of(weld)
     outputs = list(arguments.outputs)
-    gm, inputs = original_graph(weld.steps, outputs)
+    inputs = list(arguments.inputs)
+    gm = original_graph(weld.steps, inputs, outputs)
     drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=True))
     values = list(drawn.values())
     original, truth = gm(*values), run_float64(gm, values)

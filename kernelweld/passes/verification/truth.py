@@ -11,16 +11,16 @@ from kernelweld.ir.origin import ORIGIN, restore_origin
 from kernelweld.passes.restore import tensor_operands
 
 
-def original_graph(steps: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """The nodes behind ``steps`` as a module of their own, and the nodes of the big graph that are its inputs."""
+def original_graph(
+    steps: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> fx.GraphModule:
+    """The nodes behind ``steps`` as a module of their own, from ``inputs`` (bases of views) to ``outputs``."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
-    needed = _closure(steps)
-    inputs = [i for i in dict.fromkeys(i for n in needed for i in n.all_input_nodes) if i not in needed]
     for node in inputs:
         env[node] = graph.placeholder(node.name)
         env[node].meta["val"] = node.meta["val"]
-    for node in sorted(needed):
+    for node in sorted(_closure(steps, inputs)):
         env[node] = graph.node_copy(node, lambda n: env[n])
     graph.output(tuple(env[o] for o in outputs))
     for node in list(graph.nodes):
@@ -28,28 +28,19 @@ def original_graph(steps: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tupl
             (original,) = restore_origin(graph, node, tensor_operands(node))
             node.replace_all_uses_with(original)
             graph.erase_node(node)
-    return fx.GraphModule(torch.nn.Module(), graph), inputs
+    return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _closure(steps: Sequence[fx.Node]) -> set[fx.Node]:
-    """The steps with the views that lie between them."""
-    inside, between = set(steps), set()
-    for node in steps:
-        for operand in node.all_input_nodes:
-            path = []
-            while operand not in inside and _has_view_source(operand):
-                path.append(operand)
-                operand = operand.all_input_nodes[0]
-            if operand in inside:
-                between.update(path)
-    return inside | between
-
-
-def _has_view_source(node: fx.Node) -> bool:
-    from kernelweld.passes.tasks.steps import is_feature_slice
-    from kernelweld.passes.tasks.views import is_view
-
-    return is_view(node) or is_feature_slice(node)
+def _closure(steps: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> set[fx.Node]:
+    """The steps with the views that lie between them and their inputs."""
+    needed, stop = set(steps), set(inputs)
+    stack = [operand for node in steps for operand in node.all_input_nodes]
+    while stack:
+        node = stack.pop()
+        if node not in needed and node not in stop:
+            needed.add(node)
+            stack.extend(node.all_input_nodes)
+    return needed
 
 
 class Float64(fx.Interpreter):
