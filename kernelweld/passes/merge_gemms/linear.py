@@ -58,7 +58,7 @@ class PackedLinear(nn.Linear):
         if (
             slot is None
             or not torch.compiler.is_compiling()
-            or torch.compiler.is_exporting()
+            or torch.compiler._is_exporting_flag  # before 2.13, Dynamo takes is_exporting() for always true
             or self.weight is not slot.weight
             or self.bias is not slot.bias
             or (torch.is_grad_enabled() and _needs_grad(slot))
