@@ -52,6 +52,7 @@ class Compiled:
     shared_bytes: int
     binary_bytes: int
     seconds: float
+    assembly: str
 
 
 def compile_all(request: Request) -> list[Compiled]:
@@ -79,9 +80,10 @@ def _compile(
     source = ASTSource(function, request.signature, attrs=aligned)
     kernel = triton.compile(source, target=GPUTarget(backend, arch, warp_size), options=options)
     seconds = time.perf_counter() - start
-    binary = kernel.asm["cubin" if backend == "cuda" else "hsaco"]
-    registers, stack = _nvidia_usage(binary) if backend == "cuda" else _amd_usage(kernel.asm["amdgcn"])
-    return Compiled(name, registers, stack, kernel.metadata.shared, len(binary), round(seconds, 3))
+    nvidia = backend == "cuda"
+    binary, text = (kernel.asm[kind] for kind in (("cubin", "ptx") if nvidia else ("hsaco", "amdgcn")))
+    registers, stack = _nvidia_usage(binary) if nvidia else _amd_usage(text)
+    return Compiled(name, registers, stack, kernel.metadata.shared, len(binary), round(seconds, 3), text)
 
 
 def _nvidia_usage(cubin: bytes) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def _emit(program: WeldProgram, launch: Launch | None, numbers: tuple[str, ...])
     tensors = tuple(tensor for tensor, _ in program.tensors)
     dtypes = tuple(dtype for _, dtype in program.tensors)
     symbols = tuple(s for s in writer.symbols if re.search(rf"\b{s}\b", body))
-    text = file_text(program, chosen, (*tensors, *symbols), body, writer.helpers, writer.grid)
+    text = file_text(program, chosen, (*tensors, *symbols), body, writer.grid)
     return Kernel(name, text, tensors, symbols, program.outputs, writer.grid, chosen, dtypes)
 
 

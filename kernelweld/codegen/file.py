@@ -18,7 +18,6 @@ def file_text(
     launch: Launch,
     arguments: Sequence[str],
     body: str,
-    helpers: Sequence[str],
     grid: sympy.Expr,
 ) -> str:
     """The whole text of the kernel's file; ``body`` is indented by one level already."""
@@ -28,7 +27,7 @@ def file_text(
             "",
             "import triton",
             "import triton.language as tl",
-            *(f"\n\n{HELPERS[name].rstrip()}" for name in helpers),
+            *(f"\n\n{source.rstrip()}" for name, source in HELPERS.items() if f"{name}(" in body),
             "",
             "",
             "@triton.jit",

@@ -5,14 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_TANH = """@triton.jit
-def kernelweld_tanh(x):
-    # near zero x + x³ P(x²), with P fitted to (tanh(x) - x) / x³; elsewhere 1 - 2 / (exp(2|x|) + 1)
+# Written as ``x.to(bfloat16).to(float32)``, a rounded product that goes into a sum is lost: LLVM narrows both
+# operations to bfloat16 and contracts them to one fused multiply-add, which rounds once. A shift widens just as
+# exactly, and LLVM does not look through it.
+_ROUND_BF16 = """@triton.jit
+def round_bf16(x):
+    # x rounded to bfloat16; widened by a shift, so that no compiler fuses the rounding away
+    bits = x.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16
+    return bits.to(tl.float32, bitcast=True)
+"""
+
+# The same for float16, whose widening is no shift: the exact scaling keeps LLVM from narrowing the operation
+# before it.
+_ROUND_FP16 = """@triton.jit
+def round_fp16(x):
+    # x rounded to float16; scaled up and down, so that no compiler fuses the rounding away
+    return (x * 4.0 * 0.25).to(tl.float16).to(tl.float32)
+"""
+
+_TANH_FP32 = """@triton.jit
+def tanh_fp32(x):
+    # near zero x + x^3 P(x^2), with P fitted to (tanh(x) - x) / x^3; elsewhere 1 - 2 / (exp(2|x|) + 1)
     s = x * x
-    near = x + x * s * (-0.33333329 + s * (0.13332782 + s * (-0.0538525 + s * (0.02100364 - 0.00610495 * s))))
+    p = -0.33333329 + s * (0.13332782 + s * (-0.0538525 + s * (0.02100364 - 0.00610495 * s)))
     far = 1.0 - tl.div_rn(2.0, tl.exp(2.0 * tl.abs(x)) + 1.0)
-    return tl.where(tl.abs(x) < 0.625, near, tl.where(x < 0.0, -far, far))
+    return tl.where(tl.abs(x) < 0.625, x + x * s * p, tl.where(x < 0.0, -far, far))
 """
 
 #: Source of each helper by its name.
-HELPERS: Mapping[str, str] = MappingProxyType({"kernelweld_tanh": _TANH})
+HELPERS: Mapping[str, str] = MappingProxyType(
+    {"round_bf16": _ROUND_BF16, "round_fp16": _ROUND_FP16, "tanh_fp32": _TANH_FP32}
+)

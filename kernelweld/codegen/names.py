@@ -6,6 +6,8 @@ import keyword
 import re
 from collections.abc import Iterable
 
+from kernelweld.codegen.helpers import HELPERS
+
 _TAKEN = frozenset(
     {"tl", "triton", "pid", "math", "libdevice", "float", "int", "min", "max", "abs", "sum", "range", "print"}
 )
@@ -22,7 +24,7 @@ class NameTable:
 
     def __init__(self, arguments: Iterable[str]) -> None:
         self._arguments = frozenset(arguments)
-        self._used = set(_TAKEN) | self._arguments
+        self._used = set(_TAKEN) | set(HELPERS) | self._arguments
 
     def fresh(self, text: str, suffix: str = "") -> str:
         """A new identifier close to ``text``: ``_tile`` is added beside an argument, else ``suffix``,

@@ -49,7 +49,6 @@ class Scope:
         self._names = names
         self._tiles: dict[tuple[str, Piece], Tile] = {}
         self._shared: dict[str, str] = {}
-        self.helpers: set[str] = set()
 
     # values
 

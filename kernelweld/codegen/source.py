@@ -29,4 +29,11 @@ class Source:
 
 def printable(comment: str) -> str:
     """``comment`` on one line and without the characters that a kernel file may not contain."""
-    return " ".join(comment.split()).replace("\\", "/").replace("'''", '"').replace('"""', '"')
+    return (
+        " ".join(comment.split())
+        .replace("\\", "/")
+        .replace("'''", '"')
+        .replace('"""', '"')
+        .encode("ascii", "replace")
+        .decode()
+    )

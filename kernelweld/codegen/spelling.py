@@ -46,11 +46,16 @@ def _has_open_space(text: str) -> bool:
     return False
 
 
+_ROUNDINGS = {torch.bfloat16: "round_bf16", torch.float16: "round_fp16"}
+
+
 def rounded(text: str, dtype: torch.dtype) -> str:
     """A float32 expression rounded to ``dtype`` and widened again; unchanged for float32."""
     if dtype == torch.float32:
         return text
-    return f"{grouped(text)}.to({triton_dtype(dtype)}).to(tl.float32)"
+    if dtype not in _ROUNDINGS:
+        raise Refused(f"rounding to {str(dtype).removeprefix('torch.')} is not generated")
+    return f"{_ROUNDINGS[dtype]}({text})"
 
 
 def literal(value: float | int) -> str:

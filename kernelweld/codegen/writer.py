@@ -32,7 +32,6 @@ class KernelWriter:
         self._source = Source()
         self.symbols = sorted({s.name for task in program.tasks for s in free_symbols(task)})
         self._names = NameTable([*(name for name, _ in program.tensors), *self.symbols])
-        self.helpers: list[str] = []
         self.grid: sympy.Expr = sympy.Add(*self._counts)
 
     def body(self) -> str:
@@ -102,7 +101,6 @@ class KernelWriter:
             if isinstance(step, Apply):
                 self._source.line("", printable(brief(step.word)))
             emitter_of(step).emit(scope, step)
-        self.helpers += sorted(scope.helpers - set(self.helpers))
 
 
 def _condition(place: int, live: int, end: str) -> str:

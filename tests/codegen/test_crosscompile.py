@@ -26,6 +26,13 @@ def test_no_spills(name: str, catalogue: Any) -> None:
         assert result.stack_bytes == 0 or name in LOCAL_TABLE, result
 
 
+def test_a_rounded_product_is_not_fused_into_the_sum_after_it(catalogue: Any) -> None:
+    """One multiply-add in bfloat16 would round once where the model rounds twice."""
+    (result,) = compile_for(catalogue("head_norm_rope"), ["sm_90"])
+    assert "sub.f32" in result.assembly
+    assert "fma.rn.bf16" not in result.assembly
+
+
 def test_an_unknown_target_comes_back_with_close_names(catalogue: Any) -> None:
     with pytest.raises(UnknownName, match="'sm90'; did you mean 'sm_90'"):
         compile_for(catalogue("swiglu"), ["sm90"])

@@ -26,6 +26,7 @@ def test_a_file_keeps_to_what_inductor_can_copy(name: str, catalogue: Any) -> No
     kernel = catalogue(name)
     assert "\\" not in kernel.source
     assert "'''" not in kernel.source
+    assert kernel.source.isascii()
     tree = ast.parse(kernel.source)
     imports = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     assert imports == ["triton", "triton.language"]

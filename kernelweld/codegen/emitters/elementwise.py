@@ -31,7 +31,7 @@ _FLOAT: Mapping[str, Callable[..., str]] = MappingProxyType(
         "rsqrt": lambda a: f"tl.rsqrt({a})",
         "reciprocal": lambda a: f"tl.div_rn(1.0, {a})",
         "sigmoid": sigmoid,
-        "tanh": lambda a: f"kernelweld_tanh({a})",
+        "tanh": lambda a: f"tanh_fp32({a})",
         "relu": lambda a: f"tl.maximum({a}, 0.0, {_ALL_NAN})",
         "sin": lambda a: f"tl.sin({a})",
         "cos": lambda a: f"tl.cos({a})",
@@ -76,8 +76,6 @@ def emit_elementwise(scope: Scope, step: Elementwise) -> None:
     if step.name not in table:
         kind = "float" if table is _FLOAT else "integer"
         raise Refused(f"elementwise operation `{step.name}` is not generated for {kind} results")
-    if step.name == "tanh":
-        scope.helpers.add("kernelweld_tanh")
     for piece in scope.pieces(step.out):
         _emit_piece(scope, step, piece, table[step.name])
 

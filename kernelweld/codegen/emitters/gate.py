@@ -26,7 +26,7 @@ def emit_gate_mul(scope: Scope, step: Apply) -> None:
     word, out = cast(GateMul, step.word), step.outs[0]
     gate, up = _two(step)
     for piece in scope.pieces(out):
-        active = activation(scope, word.act, scope.tile(gate, piece))
+        active = activation(word.act, scope.tile(gate, piece))
         active = scope.stage(out, piece, "active", active, word.act_dtype)
         scope.define(out, piece, rounded_to(combine("{} * {}", active, scope.tile(up, piece)), word.dtype))
 

@@ -64,7 +64,7 @@ def emit_rms_norm(scope: Scope, step: Apply) -> None:
             y = combine(f"{{}} * {factor}", y, scope.tile(weight, piece))
         y = scope.stage(out, piece, "scaled", y, word.scaled_dtype)
         if gate is not None and not word.gate_first:
-            y = combine("{} * {}", y, activation(scope, word.gate, scope.tile(gate, piece)))
+            y = combine("{} * {}", y, activation(word.gate, scope.tile(gate, piece)))
         scope.define(out, piece, rounded_to(y, word.dtype))
 
 
@@ -73,7 +73,7 @@ def _gated_input(scope: Scope, step: Apply, word: RMSNorm, piece: Piece) -> Tile
     if gate is None or not word.gate_first:
         return x
     g = scope.tile(gate, piece)
-    gated = combine("{} * {}", x, activation(scope, word.gate, g), clean=x.clean and g.clean)
+    gated = combine("{} * {}", x, activation(word.gate, g), clean=x.clean and g.clean)
     return scope.let(f"{step.outs[0].name}_gated", gated)
 
 
