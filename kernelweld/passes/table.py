@@ -15,6 +15,7 @@ from kernelweld.passes.base import Pass
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "canonicalize": "kernelweld.passes.canonicalize.canonicalize_pass:CanonicalizePass",
+        "skinny-gemm": "kernelweld.passes.skinny_gemm:SkinnyGemmPass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "plan": "kernelweld.passes.plan:PlanPass",
         "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",
