@@ -34,8 +34,8 @@ _INHERITED = (
 class RaisePass(Pass):
     """Raises every match of the patterns, in the order of their table, each anchor once.
 
-    A word node has the metadata of the value it replaces and, under ``ORIGIN``, the nodes it came from. Anchors that look like a word and
-    are none become near misses of the context, the nearest reason of each.
+    A word node has the metadata of the value it replaces and, under ``ORIGIN``, the nodes it came from.
+    Anchors that look like a word and are none become near misses of the context, the nearest reason of each.
 
     Before: ``mul(weight, cvt(mul(cvt(x), rsqrt(add(mean(pow(cvt(x), 2)), eps)))))``
     After: ``rms_norm(x, weight, None, eps=…, scale="w", …)``
@@ -91,7 +91,7 @@ class _Sweep:
             self._misses[anchor] = (kind, miss)
 
     def _unless_written(self, match: Match) -> Match | NoMatch:
-        """The word reads its operands where its output stands; nothing may have written to them since they were read."""
+        """The word reads its operands where its output stands: nothing may write to them before."""
         written = self._writes.between(match.nodes[0], min(match.outputs), match.operands)
         if written is None:
             return match
@@ -107,7 +107,7 @@ class _Sweep:
 
 
 def replace(match: Match) -> fx.Node:
-    """Puts the word of ``match`` in the place of its outputs, whose users it takes over. Dead nodes are left to the caller."""
+    """Puts the word of ``match`` before its outputs and takes over their users; dead nodes stay."""
     place = min(match.outputs)
     inputs = [operand for operand in match.operands if operand is not None]
     with place.graph.inserting_before(place):

@@ -48,7 +48,7 @@ _FUNCTIONAL = frozenset({"triton_kernel_wrapper_functional", "auto_functionalize
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The arguments that a node writes to. An operator that is not known to be functional writes to all of them."""
+    """The arguments that a node writes to; all of them, unless its operator is known."""
     if node.op != "call_function" or node.target is operator.getitem:
         return ()
     if isinstance(node.target, OpOverload):
@@ -90,7 +90,7 @@ class Writes:
                 self._writers[storage_root(target)].append(node)
 
     def between(self, first: fx.Node, last: fx.Node, operands: Iterable[fx.Node | None]) -> fx.Node | None:
-        """The first node after ``first`` and before ``last`` that writes to the storage of an operand, or None."""
+        """The first node from ``first`` to ``last`` that writes to the storage of an operand, or None."""
         if not self._writers:
             return None
         for operand in operands:

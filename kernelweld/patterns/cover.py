@@ -13,8 +13,8 @@ from kernelweld.patterns.scalars import scalar
 class Cover:
     """The nodes of a match in the making.
 
-    ``take`` adds values that must not be used outside. ``share`` adds upcasts and views of operands: they are recomputed by the word, so
-    others may go on using them.
+    ``take`` adds values that must not be used outside. ``share`` adds upcasts and views of operands: they are
+    recomputed by the word, so others may go on using them.
     """
 
     def __init__(self) -> None:

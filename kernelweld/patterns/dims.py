@@ -29,7 +29,7 @@ def is_static(*sizes: object) -> bool:
 
 
 class Dims:
-    """Named dimensions of one match. The first value that has a name fixes its size; later ones must agree."""
+    """Named dimensions of one match: the first value that has a name fixes its size, later ones agree."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, tuple[Size, fx.Node]] = {}

@@ -1,4 +1,4 @@
-"""The tanh form of gelu, decomposed: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` with its factors in any order."""
+"""Gelu by tanh, decomposed: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` in any order."""
 
 from __future__ import annotations
 

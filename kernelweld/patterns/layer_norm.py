@@ -61,7 +61,7 @@ class LayerNormPattern(ReadingPattern):
 
 
 def _read_variance(statistic: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node | None]:
-    """The values whose variance ``statistic`` is, and their difference from the mean where the variance is written with it."""
+    """The values whose variance ``statistic`` is, and ``values - mean`` if it is written with that."""
     call = statistic.args[0] if is_getitem(statistic, 0) else statistic
     if is_call(call, VAR_MEAN, VAR):
         cover.take(statistic, call)

@@ -36,7 +36,7 @@ def read_choice(tables: fx.Node, cover: Cover) -> Choice:
 
 
 def _interleaved(tables: fx.Node, cover: Cover) -> Choice:
-    """Elements 1, 4, 7 … of the first row are overwritten by the second row's, elements 2, 5, 8 … by the third's."""
+    """Elements 1, 4, 7 … of the first row come from the second row, elements 2, 5, 8 … from the third."""
     width = shape_of(tables)[-1]
     counts = [0] * ROWS
     current = tables
@@ -69,9 +69,11 @@ def _overwritten(step: fx.Node, tables: fx.Node, cover: Cover) -> tuple[int, int
     if found is None or not isinstance(row, int) or not _is_row(found.base, tables, row):
         raise Miss("%{} is not written with elements of another row", step, step)
     last = len(shape_of(inner)) - 1
-    dim, start, stride = inner.args[2], inner.args[3], inner.args[5] if len(inner.args) > 5 else 1
-    if (dim, start, stride) != (last, found.start, found.step) or found.step != ROWS or found.start != row or not row:
-        raise Miss("%{} does not write every third element from the row of that number", step, step, stage=NEARLY)
+    stride = inner.args[5] if len(inner.args) > 5 else 1
+    if not row or (found.start, found.step) != (row, ROWS) or (*inner.args[2:4], stride) != (last, row, ROWS):
+        raise Miss(
+            "%{} does not write every third element from the row of that number", step, step, stage=NEARLY
+        )
     row_zero = inner.args[0]
     assert isinstance(row_zero, fx.Node)
     cover.take(step, inner, row_zero, *found.path)
@@ -109,7 +111,7 @@ def _joined(tables: fx.Node) -> fx.Node | None:
 
 
 def _run(part: fx.Node, tables: fx.Node, cover: Cover) -> tuple[int, int, int]:
-    """Row, start and length of ``tables[row, ..., start : start + length]``, sliced before or after the row is selected."""
+    """Row, start and length of ``tables[row, ..., start : start + length]``, sliced first or last."""
     cover.take(part)
     if is_call(part, SELECT) and part.args[1] == 0 and isinstance(part.args[2], int):
         found = region(part.args[0]) if isinstance(part.args[0], fx.Node) else None

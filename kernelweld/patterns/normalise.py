@@ -66,7 +66,7 @@ def normalised(
 
 
 def _below_views(factor: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
-    """The root as it is multiplied, after views that only add or repeat the last dimension, and its single user."""
+    """The root after views that only add or repeat the last dimension, and its single user."""
     user = only_user(factor)
     while user is not None and row_statistic(user, Cover()) is row_statistic(factor, Cover()):
         cover.take(user)

@@ -78,7 +78,7 @@ def operands(node: fx.Node) -> tuple[object, object] | None:
 
 
 def other_operand(node: fx.Node, one: fx.Node) -> object:
-    """The operand of a binary call that is not ``one``; ``one`` itself if it is both, None if it is neither."""
+    """The operand of a binary call that is not ``one``; ``one`` if both are, None if neither is."""
     pair = operands(node)
     if pair is None or one not in pair:
         return None

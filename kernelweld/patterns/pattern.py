@@ -15,10 +15,10 @@ from kernelweld.ir.word import Word
 
 @dataclass(frozen=True)
 class NoMatch:
-    """Why an anchor is not the word: a template and its arguments, formatted only when read, and the node that broke it.
+    """Why an anchor is not the word: a template, its arguments, formatted when read, and the node at fault.
 
-    ``stage`` orders the reasons of one anchor: the further a pattern got, the nearer the miss. Stage 0 says that the anchor is something
-    else altogether and is not reported.
+    ``stage`` orders the reasons of one anchor: the further a pattern got, the nearer the miss. Stage 0 says
+    that the anchor is something else altogether and is not reported.
     """
 
     template: str
@@ -36,9 +36,12 @@ class NoMatch:
 
 @dataclass(frozen=True)
 class Match:
-    """``nodes`` (topological order, without the operands) compute ``word`` of ``operands``; ``outputs`` are the values others use.
+    """``nodes`` (in graph order, without the operands) compute ``word`` of ``operands``.
 
-    ``stopped`` says what kept the match from taking in the next node as well (a factor that is no weight, say), where that is worth knowing.
+    ``outputs`` are the values that others use, one for each result of the word.
+
+    ``stopped`` says what kept the match from taking in the next node as well (a factor that is no weight,
+    say), where that is worth knowing.
     """
 
     word: Word
@@ -50,7 +53,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Pattern(ABC):
-    """One word's spellings. ``anchors`` are the operators a match may start from; ``match`` changes nothing in the graph."""
+    """One word's spellings. A match starts from one of ``anchors``; ``match`` leaves the graph as it is."""
 
     name: ClassVar[str]
     kind: ClassVar[str]

@@ -49,7 +49,7 @@ def same_value(a: object, b: object) -> bool:
 
 
 def row_statistic(node: fx.Node, cover: Cover) -> fx.Node:
-    """The statistic of shape ``[...]`` or ``[..., 1]`` below views that only append the last dimension or repeat along it."""
+    """The statistic below views that only append the last dimension or repeat along it."""
     while is_call(node, EXPAND, UNSQUEEZE, CLONE, *RESHAPE):
         source = node.args[0]
         assert isinstance(source, fx.Node)

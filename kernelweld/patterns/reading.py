@@ -1,4 +1,4 @@
-"""How patterns are written: a reading walks from the anchor and leaves by ``Miss`` at the first thing that is not the word."""
+"""How patterns are written: a reading leaves by ``Miss`` at the first thing that is not the word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOMETHING_ELSE, LOOKS_LIKE, NEARLY = 0, 1, 2
 
 
 class Miss(Exception):
-    """Leaves a reading: the anchor is not the word. :meth:`ReadingPattern.match` turns it into its ``NoMatch``."""
+    """Leaves a reading: the anchor is not the word. Caught by :meth:`ReadingPattern.match`."""
 
     def __init__(self, template: str, node: fx.Node, *arguments: object, stage: int = LOOKS_LIKE) -> None:
         super().__init__(template)

@@ -13,7 +13,10 @@ from kernelweld.patterns.peel import is_upcast
 
 @dataclass(frozen=True)
 class Region:
-    """``base[..., start : start + length * step : step]``; ``path`` leads from the node down to the base, both included."""
+    """``base[..., start : start + length * step : step]``.
+
+    ``path`` leads from the node that reads it down to the base, both included.
+    """
 
     base: fx.Node
     start: int
@@ -50,7 +53,7 @@ class Region:
 
 
 def region(node: fx.Node) -> Region | None:
-    """The region of the last dimension that ``node`` reads; None if its width is symbolic or it has no dimension."""
+    """The region of the last dimension that ``node`` reads; None if it has none or its width is a symbol."""
     width = shape_of(node)[-1] if shape_of(node) else None
     if not isinstance(width, int):
         return None

@@ -1,4 +1,4 @@
-"""RMSNorm in FX: decomposed in any spelling, gated before or after, or as ``aten.rms_norm`` / ``aten._fused_rms_norm``."""
+"""RMSNorm in FX: decomposed in any spelling, gated before or after, or as one ATen operator."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _gate_before(values: fx.Node, normed: fx.Node, cover: Cover) -> tuple[fx.Nod
 
 
 def _read_fused(anchor: fx.Node) -> Match:
-    """``rms_norm(x, [N], weight?, eps?)``; scaled in float32, rounded once. The fused form also returns ``rstd``."""
+    """``rms_norm(x, [N], weight?, eps?)``: float32 inside, rounded once; ``_fused`` also returns ``rstd``."""
     x, normalized = anchor.args[0], anchor.args[1]
     if not isinstance(x, fx.Node) or not isinstance(normalized, Sequence):
         raise something_else(anchor)
@@ -139,7 +139,7 @@ def _read_fused(anchor: fx.Node) -> Match:
         raise Miss("the input %{} is {}", x, x, dtype_name(dtype_of(x)), stage=NEARLY)
     eps = argument(anchor, 3, "eps")
     word = RMSNorm(
-        eps=torch.finfo(dtype).eps if eps is None else float(eps),  # type: ignore[arg-type]
+        eps=torch.finfo(torch.float32).eps if eps is None else float(eps),  # type: ignore[arg-type]
         scale="none" if weight is None else "1+w" if weight.plus_one else "w",
         dtype=dtype,
     )

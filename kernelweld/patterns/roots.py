@@ -1,4 +1,4 @@
-"""The root of a norm in all spellings: ``rsqrt``, ``1 / sqrt``, ``pow -0.5``, or ``sqrt`` that is divided by."""
+"""The root of a norm in all spellings: ``rsqrt``, ``1 / sqrt``, ``pow -0.5``, ``sqrt`` as a divisor."""
 
 from __future__ import annotations
 

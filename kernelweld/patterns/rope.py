@@ -1,4 +1,4 @@
-"""Rotary embedding in FX: ``x cos + rotate(x) sin`` or the halves turned separately, of all or part of the last dimension."""
+"""Rotary embedding in FX, of all or part of the last dimension, by rotation or by halves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RopePattern(ReadingPattern):
 
 
 def _join_rest(turn: Turn, tail: Tail) -> bool:
-    """Takes the ``cat`` that puts the turned part back between the rest of ``x``; whether ``tail`` then holds all of ``x``."""
+    """Takes the ``cat`` that joins the turned part with the rest of ``x``; whether there is one."""
     if turn.part.whole:
         return True
     joined = only_user(tail.value)

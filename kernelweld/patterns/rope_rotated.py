@@ -16,7 +16,7 @@ NEG = aten.neg.default
 
 
 def is_rotation(join: Join) -> bool:
-    """Whether a join looks like ``rotate(x)``: a part is negated, or swapped halves of one value are joined."""
+    """Whether a join looks like ``rotate(x)``: a part is negated, or halves of one value are swapped."""
     if (
         is_call(join.first, NEG)
         or is_call(join.second, NEG)

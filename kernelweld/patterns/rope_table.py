@@ -47,7 +47,7 @@ POSITIONS = (torch.int64, torch.int32, *FLOATS)
 
 @dataclass(frozen=True)
 class RopeTablePattern(ReadingPattern):
-    """``cos`` and ``sin`` of one angle, or both halves of a looked-up row that rope words read. Runs after rope is raised."""
+    """``cos`` and ``sin`` of one angle, or both halves of a looked-up row that rope words read."""
 
     name: ClassVar[str] = "rope_table"
     kind: ClassVar[str] = "rope_table"
@@ -90,7 +90,9 @@ def _read_angles(cos: fx.Node) -> Match:
         raise Miss("cosines and sines are treated differently after %{} and %{}", sin, cos, sin, stage=NEARLY)
     leading = shape_of(positions)[1:] if cosines.order != "none" else shape_of(positions)
     if not same_shape(shape_of(cosines.value)[:-1], leading):
-        raise Miss("the table %{} has other rows than the positions %{}", cosines.value, cosines.value, positions)
+        raise Miss(
+            "the table %{} has other rows than the positions %{}", cosines.value, cosines.value, positions
+        )
     word = RopeTable(
         "inv_freq", cosines.layout, cosines.sections, cosines.order, cosines.scaling, cosines.dtype
     )
@@ -115,7 +117,9 @@ def _outer_product(node: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
             continue
         for value in (node, column, inv_freq):
             if dtype_of(value) != torch.float32:
-                raise Miss("%{}, part of the angle, is {}", value, value, dtype_name(dtype_of(value)), stage=NEARLY)
+                raise Miss(
+                    "%{}, part of the angle, is {}", value, value, dtype_name(dtype_of(value)), stage=NEARLY
+                )
         cover.merge(trial)
         cover.take(node)
         return positions, inv_freq
@@ -131,7 +135,11 @@ def _positions(column: fx.Node, product: tuple[Size, ...], cover: Cover) -> fx.N
         if not isinstance(source, fx.Node) or dtype_of(source) not in POSITIONS:
             break
         if not is_call(node, CAST):
-            if opened or not same_shape(shape_of(node), wanted) or not same_shape((*shape_of(source), 1), wanted):
+            if (
+                opened
+                or not same_shape(shape_of(node), wanted)
+                or not same_shape((*shape_of(source), 1), wanted)
+            ):
                 break
             opened = True
         cover.share(node)
@@ -177,9 +185,15 @@ def _read_cache(lookup: fx.Node) -> Match:
         raise something_else(lookup)
     if uses != ({"cos"}, {"sin"}):
         template = "the first half of %{} is read as {} and the second as {}"
-        raise Miss(template, lookup, lookup, "/".join(sorted(uses[0])), "/".join(sorted(uses[1])), stage=NEARLY)
+        raise Miss(
+            template, lookup, lookup, "/".join(sorted(uses[0])), "/".join(sorted(uses[1])), stage=NEARLY
+        )
     width = shape_of(lookup)[-1]
-    if first.span != (0, first.length, 1) or second.span != (first.length, first.length, 1) or width != second.stop:
+    if (
+        first.span != (0, first.length, 1)
+        or second.span != (first.length, first.length, 1)
+        or width != second.stop
+    ):
         raise Miss("{} and {} are not the halves of a row", lookup, first, second, stage=NEARLY)
     cover = Cover()
     cover.take(lookup, cos, sin)
@@ -214,7 +228,9 @@ def _rope_uses(half: fx.Node) -> set[str]:
             if is_call(user, UNSQUEEZE, EXPAND, CAST, *RESHAPE):
                 pending.append(user)
             elif isinstance(word_of(user), Rope):
-                uses |= {name for name, operand in zip(Rope.operands, user.args, strict=True) if operand is node}
+                uses |= {
+                    name for name, operand in zip(Rope.operands, user.args, strict=True) if operand is node
+                }
             else:
                 uses.add("something else")
     return uses

@@ -25,7 +25,10 @@ from kernelweld.patterns.regions import Region
 
 @dataclass(frozen=True)
 class Turn:
-    """The rotary part on its own: ``part`` of ``x`` is turned, ``value`` holds it turned, ``at`` is a node that reads ``part`` if there is one."""
+    """The rotary part on its own: ``part`` of ``x`` is turned, and ``value`` holds it turned.
+
+    ``at`` is a node that reads ``part`` and nothing else, if there is one.
+    """
 
     part: Region
     at: fx.Node | None
@@ -47,7 +50,7 @@ def factors(node: object) -> tuple[fx.Node, fx.Node] | None:
 
 
 def paired(first: Region, second: Region, owner: fx.Node) -> tuple[Region, str]:
-    """The region that two halves of a rotation make up, and whether they lie end to end (``neox``) or alternate (``interleaved``).
+    """The region that two halves make up, and whether they lie end to end (``neox``) or alternate.
 
     Raises:
         Miss: the halves are of different values, unequal, overlapping, apart, or in the wrong order.

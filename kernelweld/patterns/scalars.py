@@ -11,7 +11,7 @@ from kernelweld.patterns.ops import aten, is_call, operands, shape_of
 
 
 def scalar(value: object) -> float | None:
-    """The number that ``value`` is: a Python number, or a node that makes a 0-dimensional constant; None for anything else."""
+    """The number that ``value`` is: a Python number, or a node that makes a 0-dimensional constant."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
@@ -22,7 +22,7 @@ def scalar(value: object) -> float | None:
 
 
 def split_scalar(node: fx.Node) -> tuple[fx.Node, float] | None:
-    """The tensor and the number of a commutative binary call of both, in either order; None if it is not that."""
+    """The tensor and the number of a commutative call of both, in either order; None if it is none."""
     pair = operands(node)
     if pair is None:
         return None

@@ -14,7 +14,7 @@ _LONGEST = 4
 
 
 def spread_of(node: fx.Node, cover: Cover) -> tuple[fx.Node, str]:
-    """What ``node`` repeats and how: ``halves`` (all values, twice), ``pairs`` (each value twice), ``half`` (it is no repetition)."""
+    """What ``node`` repeats: ``halves`` (all, twice), ``pairs`` (each twice), ``half`` (not at all)."""
     parts = last_dim_parts(node)
     if parts is not None and len(parts) == 2 and parts[0] is parts[1]:
         cover.take(node)

@@ -14,8 +14,8 @@ from kernelweld.patterns.rms_norm import RMSNormPattern
 from kernelweld.patterns.rope import RopePattern
 from kernelweld.patterns.rope_table import RopeTablePattern
 
-#: Name to pattern class. A pattern sees the words that earlier ones raised: a gate inside a norm is the norm's, and a residual sum is
-#: recognised by the norm that reads it.
+#: Name to pattern class. A pattern sees the words that earlier ones raised: a gate inside a norm is the
+#: norm's, and a residual sum is recognised by the norm that reads it.
 PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
     {
         cls.name: cls

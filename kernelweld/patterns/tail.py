@@ -32,7 +32,8 @@ from kernelweld.patterns.weights import Weight, read_vector, read_weight
 class Tail:
     """Walks forward from a value, one user at a time, and takes what it is asked for when it is there.
 
-    A value that has several users ends the walk. ``stopped`` tells why the last thing that was looked for was not taken.
+    A value that has several users ends the walk. ``stopped`` tells why the last thing that was looked for was
+    not taken.
     """
 
     def __init__(self, value: fx.Node, cover: Cover) -> None:

@@ -40,7 +40,7 @@ def read_vector(factor: fx.Node, width: Size, cover: Cover) -> fx.Node:
 
 
 def read_weight(factor: fx.Node, width: Size, cover: Cover, *, plus_one: bool = True) -> Weight:
-    """The weight that ``factor`` is, with ``1 +`` taken off where it is added in float32 and ``plus_one`` asks for it.
+    """The weight that ``factor`` is; ``plus_one`` asks for ``1 +`` in float32 to be taken off.
 
     Raises:
         Miss: as :func:`read_vector`.

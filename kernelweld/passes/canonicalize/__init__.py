@@ -1,4 +1,4 @@
-"""``canonicalize``: one spelling for what graphs write in many ways, without changing a bit of any result or adding a guard."""
+"""``canonicalize``: one spelling for what graphs write in many ways. No result changes a bit."""
 
 from __future__ import annotations
 

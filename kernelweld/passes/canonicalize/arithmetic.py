@@ -1,14 +1,16 @@
-"""Arithmetic with one spelling: tensor overloads, squares as products, and no operations that return their input."""
+"""Arithmetic with one spelling: tensor overloads, squares as products, nothing that returns its input."""
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.fx.node import Argument
 
 from kernelweld.passes.canonicalize.edit import put_before
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.patterns.dims import same_shape, same_size
-from kernelweld.patterns.ops import ADD, DIV, FLOATS, MUL, SUB, dtype_of, is_call, operands, value_of
+from kernelweld.patterns.ops import ADD, CAST, DIV, FLOATS, MUL, SUB, dtype_of, is_call, operands, value_of
 
 #: The overload with a tensor operand of each overload with a number.
 _TENSOR_OVERLOAD = {one[1]: one[0] for one in (ADD, SUB, MUL, DIV)}
@@ -31,7 +33,10 @@ def square(node: fx.Node, storage: Storage) -> fx.Node | None:
 
 
 def identity(node: fx.Node, storage: Storage) -> fx.Node | None:
-    """``x * 1``, ``x / 1``, ``x - 0`` and, for integers, ``x + 0`` become ``x``. ``x + 0.0`` does not: it turns -0.0 into 0.0."""
+    """``x * 1``, ``x / 1``, ``x - 0`` and, for integers, ``x + 0`` become ``x``.
+
+    ``x + 0.0`` does not: it turns -0.0 into 0.0.
+    """
     pair = operands(node)
     if pair is None:
         return None
@@ -56,10 +61,26 @@ def idle_cast(node: fx.Node, storage: Storage) -> fx.Node | None:
     return source if storage.may_alias(node, source) else None
 
 
+def plain_cast(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """``_to_copy`` that changes nothing but the dtype becomes ``convert_element_type``."""
+    source, dtype = node.args[0], node.kwargs.get("dtype")
+    below, above = (value_of(source) if isinstance(source, fx.Node) else None), value_of(node)
+    if below is None or above is None or dtype is None or below.device != above.device:
+        return None
+    if above.layout != torch.strided or node.kwargs.get("pin_memory") or not _same_layout(node, source):
+        return None
+    return put_before(node, CAST, (source, dtype))
+
+
 def _same_tensor(node: fx.Node, source: fx.Node) -> bool:
     """Whether both have the same dtype, shape and strides, for every value of their symbols."""
     a, b = value_of(node), value_of(source)
-    if a is None or b is None or a.dtype != b.dtype or not same_shape(a.shape, b.shape):
+    return a is not None and b is not None and a.dtype == b.dtype and _same_layout(node, source)
+
+
+def _same_layout(node: fx.Node, source: Argument) -> bool:
+    a, b = value_of(node), value_of(source) if isinstance(source, fx.Node) else None
+    if a is None or b is None or not same_shape(a.shape, b.shape):
         return False
     strides = zip(a.shape, a.stride(), b.stride(), strict=True)
     return all(same_size(size, 1) or same_size(x, y) for size, x, y in strides)

@@ -1,4 +1,4 @@
-"""The pass: one walk that rewrites each node, then looks for an equal one before it, and a clean-up of what is dead."""
+"""The pass: one walk that rewrites each node and merges it with an equal one before it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from kernelweld.passes.canonicalize.table import REWRITES
 class CanonicalizePass(Pass):
     """Removes spelling variety.
 
-    Before: ``split_with_sizes(x, [16, 8], -1)[1]``, ``reshape(reshape(x, …), [14, -1])``, ``mul(cos, 1.0)``, ``pow(x, 2)``
-    After: ``slice(x, 3, 16, 24)``, ``reshape(x, [14, 64])``, ``cos``, ``mul(x, x)``; equal pure nodes are one node.
+    Before: ``split_with_sizes(x, [16, 8], -1)[1]``, ``reshape(reshape(x, …), [14, -1])``, ``mul(cos, 1.0)``,
+    ``pow(x, 2)``
+    After: ``slice(x, 3, 16, 24)``, ``reshape(x, [14, 64])``, ``cos``, ``mul(x, x)``; equal pure nodes are one
+    node.
 
-    Every result keeps its bits, dtype, strides, and what it shares storage with. Not touched: random operators, operators that write,
-    the order of writes and of reads of what is written, sizes that are symbols where a rewrite needs numbers.
+    Every result keeps its bits, dtype, strides, and what it shares storage with. Not touched: random
+    operators, operators that write, the order of writes and of reads of what is written, sizes that are
+    symbols where a rewrite needs numbers.
     """
 
     name: ClassVar[str] = "canonicalize"

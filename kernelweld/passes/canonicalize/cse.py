@@ -38,7 +38,7 @@ class Seen:
         self._versions: dict[fx.Node, int] = defaultdict(int)
 
     def first_equal(self, node: fx.Node, storage: Storage) -> fx.Node:
-        """The first node that computes what ``node`` computes; ``node`` itself if it is the first or must stay on its own."""
+        """The first node that computes what ``node`` does; ``node`` if it is that or must stay apart."""
         for target in written(node):
             self._versions[storage_root(target)] += 1
         if not node.users or not is_pure(node) or storage.is_written(node):
@@ -84,7 +84,10 @@ def frozen(value: object) -> Hashable:
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether two calls of ``node`` with equal arguments may be one: the same value each time, nothing written, no buffer to fill."""
+    """Whether two calls with equal arguments may be one.
+
+    That is: the same value each time, nothing written, and no buffer that later nodes fill.
+    """
     if node.target is operator.getitem:
         return True
     target = node.target

@@ -1,4 +1,4 @@
-"""What a graph's results share storage with: rewrites must not give an output or a written value a new alias."""
+"""What may be aliased: rewrites must not give an output or a written value a new alias."""
 
 from __future__ import annotations
 

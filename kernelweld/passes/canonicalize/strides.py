@@ -1,4 +1,4 @@
-"""Strides of a reshaped tensor, computed from numbers alone: which reshapes are views, and what the copies look like."""
+"""Strides of a reshaped tensor, from numbers alone: which reshapes are views, what copies look like."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> tuple[int, .
 
 
 def _runs(shape: Sizes, strides: Sizes) -> list[tuple[int, int]]:
-    """Maximal runs of dimensions that lie in memory as one: their size and innermost stride. Dimensions of size 1 are skipped."""
+    """Maximal runs of dimensions that lie in memory as one: their size and innermost stride.
+
+    Dimensions of size 1 are skipped.
+    """
     runs: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:

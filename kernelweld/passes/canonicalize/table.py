@@ -23,14 +23,19 @@ from kernelweld.patterns.ops import (
     SLICE,
     SUB,
     UNSQUEEZE,
+    aten,
 )
 
-#: A rewrite returns the node that takes the place of its argument, the argument itself if it was changed in place, or None.
+#: A rewrite returns the node that takes the place of its argument, the argument itself if it was changed in
+#: place, or None.
 Rewrite = Callable[[fx.Node, Storage], fx.Node | None]
 
 REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
     {
         operator.getitem: (views.split_part, views.unbound),
+        **{overload: (views.as_reshape,) for overload in RESHAPE[1:]},
+        aten.transpose.int: (views.as_permute,),
+        aten.t.default: (views.as_permute,),
         RESHAPE[0]: (views.idle_view, views.written_out, views.nested_reshape, views.idle_view),
         EXPAND: (views.idle_view, views.written_out),
         views.PERMUTE: (views.identity_permute,),
@@ -44,6 +49,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         DIV[0]: (arithmetic.identity,),
         **{overload: (arithmetic.scalar_overload,) for overload in (ADD[1], SUB[1], MUL[1], DIV[1])},
         POW: (arithmetic.square,),
+        aten._to_copy.default: (arithmetic.plain_cast,),
         CAST: (arithmetic.idle_cast,),
     }
 )

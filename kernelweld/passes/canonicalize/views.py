@@ -1,4 +1,4 @@
-"""Views with one spelling: whole numbers for dimensions and bounds, no view that changes nothing, no view of a view that one view says."""
+"""Views with one spelling: plain numbers for dimensions and bounds, and no view that can be left out."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ from kernelweld.patterns.ops import (
 
 PERMUTE = aten.permute.default
 SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
+
+
+def as_reshape(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """``view`` becomes ``reshape``, as Inductor makes of it too."""
+    return put_before(node, RESHAPE[0], node.args)
+
+
+def as_permute(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """``transpose`` and ``t`` become ``permute``."""
+    rank = len(shape_of(node))
+    order = list(range(rank))
+    first, second = node.args[1:] if len(node.args) == 3 else (0, rank - 1)
+    if isinstance(first, int) and isinstance(second, int) and rank:
+        order[first], order[second] = order[second], order[first]
+    return put_before(node, PERMUTE, (node.args[0], order))
 
 
 def idle_view(node: fx.Node, storage: Storage) -> fx.Node | None:
