@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# Written as ``x.to(bfloat16).to(float32)``, a rounded product that goes into a sum is lost: LLVM narrows both
-# operations to bfloat16 and contracts them to one fused multiply-add, which rounds once. A shift widens just as
-# exactly, and LLVM does not look through it.
 _ROUND_BF16 = """@triton.jit
 def round_bf16(x):
-    # x rounded to bfloat16; widened by a shift, so that no compiler fuses the rounding away
+    # x rounded to bfloat16
+    return x.to(tl.bfloat16).to(tl.float32)
+"""
+
+# A product rounded to bfloat16 loses that rounding when a sum follows: LLVM narrows both operations to
+# bfloat16 and contracts them to one fused multiply-add, which rounds once. A shift widens just as exactly,
+# and LLVM does not look through it.
+_UNFUSED_BF16 = """@triton.jit
+def unfused_bf16(x):
+    # x, a bfloat16 value, widened by a shift: no compiler can fuse the product behind it into a sum
     bits = x.to(tl.bfloat16).to(tl.int16, bitcast=True).to(tl.int32) << 16
     return bits.to(tl.float32, bitcast=True)
 """
 
-# The same for float16, whose widening is no shift: the exact scaling keeps LLVM from narrowing the operation
-# before it.
+# The widening of float16 is no shift: here an exact scaling keeps LLVM from narrowing the product.
 _ROUND_FP16 = """@triton.jit
 def round_fp16(x):
     # x rounded to float16; scaled up and down, so that no compiler fuses the rounding away
@@ -34,5 +39,10 @@ def tanh_fp32(x):
 
 #: Source of each helper by its name.
 HELPERS: Mapping[str, str] = MappingProxyType(
-    {"round_bf16": _ROUND_BF16, "round_fp16": _ROUND_FP16, "tanh_fp32": _TANH_FP32}
+    {
+        "round_bf16": _ROUND_BF16,
+        "unfused_bf16": _UNFUSED_BF16,
+        "round_fp16": _ROUND_FP16,
+        "tanh_fp32": _TANH_FP32,
+    }
 )

@@ -2,46 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import sympy
 
 from kernelweld.codegen.expressions import ZERO, product, spell, total
+from kernelweld.codegen.layout import Partition
 from kernelweld.codegen.piece import Piece
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.rows import INT32_LIMIT
 from kernelweld.codegen.scope import WHOLE, Scope
 from kernelweld.codegen.spelling import grouped, is_float, triton_dtype
 from kernelweld.codegen.task import Load, Operand, Store
-from kernelweld.codegen.tile import Tile
+from kernelweld.codegen.tile import Tile, combine
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store: a piece, or the two interleaved pieces of a run of pairs, moved contiguously."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def whole(self) -> Piece:
+        """The indices that are moved."""
+        first = self.pieces[0]
+        return first if len(self.pieces) == 1 else Piece(first.start, 2 * first.count)
 
 
 def emit_load(scope: Scope, step: Load) -> None:
     """Loads every piece of the value, widened to float32 (integers stay as they are)."""
     dtype = step.operand.dtype
     rows = _varies(scope, step.operand)
-    for piece in scope.pieces(step.out):
-        mask = _mask(scope, rows, piece.count)
-        zero = "0.0" if is_float(dtype) else "0"
-        guard = f", mask={mask}, other={zero}" if mask else ""
-        text = f"tl.load({_address(scope, step.operand, piece)}{guard})"
+    for access in _accesses(scope.pieces(step.out)):
+        whole = access.whole
+        mask = _mask(scope, rows, whole.count)
+        guard = f", mask={mask}, other={'0.0' if is_float(dtype) else '0'}" if mask else ""
+        text = f"tl.load({_address(scope, step.operand, whole)}{guard})"
         if is_float(dtype) and triton_dtype(dtype) != "tl.float32":
             text = f"{text}.to(tl.float32)"
-        scope.define(step.out, piece, Tile(text, rows, piece.count, clean=True))
+        tile = Tile(text, rows, whole.count, clean=True)
+        if len(access.pieces) == 1:
+            scope.define(step.out, whole, tile)
+        else:
+            scope.define_pairs(step.out, access.pieces, scope.let(f"{step.out.name}_pairs", tile))
 
 
 def emit_store(scope: Scope, step: Store) -> None:
     """Stores every piece of the value in the operand's dtype."""
     rows = _varies(scope, step.operand)
-    for piece in scope.pieces(step.value):
-        tile = scope.tile(step.value, piece)
-        if tile.rows and not rows:
+    dtype = triton_dtype(step.operand.dtype)
+    for access in _accesses(scope.pieces(step.value)):
+        tiles = [_filled(scope, scope.tile(step.value, piece), piece) for piece in access.pieces]
+        if any(tile.rows for tile in tiles) and not rows:
             raise Refused(f"output `{step.operand.name}` is the same for all rows, but its value is not")
-        mask = _mask(scope, rows, piece.count)
+        mask = _mask(scope, rows, access.whole.count)
         guard = f", mask={mask}" if mask else ""
-        value = f"{grouped(tile.text)}.to({triton_dtype(step.operand.dtype)})"
-        if tile.count < piece.count:
-            value = f"tl.broadcast_to({value}, {scope.shape(Tile('', tile.rows, piece.count))})"
-        address = _address(scope, step.operand, piece)
-        scope.source.line(f"tl.store({address}, {value}{guard})", f"{step.value.name}{piece}")
+        value = tiles[0] if len(tiles) == 1 else _joined(scope, tiles, access.whole)
+        address = _address(scope, step.operand, access.whole)
+        comment = ", ".join(f"{step.value.name}{piece}" for piece in access.pieces)
+        scope.source.line(f"tl.store({address}, {grouped(value.text)}.to({dtype}){guard})", comment)
+
+
+def _accesses(partition: Partition) -> list[Access]:
+    """The pieces of a value, with evens and odds of one run put together."""
+    accesses: list[Access] = []
+    paired: set[Piece] = set()
+    for piece in partition:
+        odds = Piece(piece.start + 1, piece.count, piece.step)
+        if piece in paired:
+            continue
+        if piece.step == 2 and odds in partition:
+            paired.add(odds)
+            accesses.append(Access((piece, odds)))
+        else:
+            accesses.append(Access((piece,)))
+    return accesses
+
+
+def _filled(scope: Scope, tile: Tile, piece: Piece) -> Tile:
+    """``tile`` broadcast to all features of ``piece``."""
+    if tile.count == piece.count:
+        return tile
+    wide = replace(tile, count=piece.count)
+    return replace(wide, text=f"tl.broadcast_to({tile.text}, {scope.shape(wide)})")
+
+
+def _joined(scope: Scope, tiles: Sequence[Tile], whole: Piece) -> Tile:
+    """Evens and odds in memory order, ``[R, 2B]``."""
+    both = combine("tl.join({}, {})", *tiles)
+    texts = [
+        tile.text if tile.rows == both.rows else f"tl.broadcast_to({tile.text}, {scope.shape(both)})"
+        for tile in tiles
+    ]
+    joined = replace(both, count=whole.count)
+    return replace(joined, text=f"tl.reshape(tl.join({', '.join(texts)}), {scope.shape(joined)})")
 
 
 def _varies(scope: Scope, operand: Operand) -> bool:

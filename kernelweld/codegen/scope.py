@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -78,6 +78,19 @@ class Scope:
         self.bind(value, piece, named)
         return named
 
+    def define_pairs(self, value: Value, pieces: Sequence[Piece], pairs: Tile) -> None:
+        """Writes the evens and the odds of ``pairs`` as two pieces of ``value``; no register moves to
+        another thread.
+        """
+        halves = [replace(pairs, count=piece.count) for piece in pieces]
+        names = [self.fresh(self._piece_name(value, piece, "")) for piece in pieces]
+        shape = self.shape(halves[0])
+        cut = f"tl.split(tl.reshape({pairs.text}, {shape[:-1]}, 2]))"
+        places = ", ".join(f"{value.name}{piece}" for piece in pieces)
+        self.source.line(f"{', '.join(names)} = {cut}", f"{shape} {places}")
+        for name, piece, half in zip(names, pieces, halves, strict=True):
+            self.bind(value, piece, replace(half, text=name))
+
     def let(self, name: str, tile: Tile) -> Tile:
         """Names the expression of ``tile`` in a line of its own."""
         return self._write(name, tile, "")
@@ -96,7 +109,7 @@ class Scope:
     def _write(self, name: str, tile: Tile, part: str) -> Tile:
         fresh = self.fresh(name)
         self.source.line(f"{fresh} = {tile.text}", f"{self.shape(tile)}{part}")
-        return Tile(fresh, tile.rows, tile.count, tile.clean)
+        return replace(tile, text=fresh)
 
     def shape(self, tile: Tile) -> str:
         return f"[{self.frame.extent if tile.rows else 1}, {padded(tile.count)}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from kernelweld.codegen.emitters.contract import Emitter, equal_positions
@@ -12,7 +13,7 @@ from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
 from kernelweld.codegen.spelling import grouped, is_float, literal, sigmoid, triton_dtype
 from kernelweld.codegen.task import Elementwise, Value
-from kernelweld.codegen.tile import Tile, combine, rounded_to
+from kernelweld.codegen.tile import Tile, combine, rounded_to, unfused
 
 _ALL_NAN = "propagate_nan=tl.PropagateNan.ALL"
 
@@ -58,6 +59,10 @@ _INTEGER: Mapping[str, Callable[..., str]] = MappingProxyType(
 #: The operations that are generated.
 GENERATED = frozenset(_FLOAT)
 
+#: Sums, and what a compiler looks through when it fuses a product into one.
+_SUMS = frozenset({"add", "sub"})
+_LOOKED_THROUGH = frozenset({"neg", "cast"})
+
 #: Operations that keep zero padding at zero.
 _ZERO_KEEPING = frozenset({"add", "sub", "mul", "neg", "abs", "cast", "sqrt", "relu", "maximum", "minimum"})
 
@@ -82,15 +87,26 @@ def emit_elementwise(scope: Scope, step: Elementwise) -> None:
 
 def _emit_piece(scope: Scope, step: Elementwise, piece: Piece, spell: Callable[..., str]) -> None:
     tiles = [_argument(step, v, scope.tile(v, piece)) for v in step.ins if isinstance(v, Value)]
+    tiles = [unfused(t) for t in tiles] if step.name in _SUMS else tiles
     named = iter(tiles)
     texts = [next(named).text if isinstance(v, Value) else _scalar(step, v) for v in step.ins]
     clean = step.name in _ZERO_KEEPING and len(tiles) == len(step.ins) and all(t.clean for t in tiles)
     result = Tile(spell(*texts), any(t.rows for t in tiles), max(t.count for t in tiles), clean)
-    result = rounded_to(result, step.out.dtype) if is_float(step.out.dtype) else result
-    if result in tiles:
-        scope.bind(step.out, piece, result)
+    result = (
+        rounded_to(_marked(step, result, tiles[0]), step.out.dtype) if is_float(step.out.dtype) else result
+    )
+    unchanged = [tile for tile in tiles if tile.text == result.text]
+    if unchanged:
+        scope.bind(step.out, piece, unchanged[0])
     else:
         scope.define(step.out, piece, result)
+
+
+def _marked(step: Elementwise, result: Tile, first: Tile) -> Tile:
+    """``result`` with what a compiler could fuse into a sum after it."""
+    if step.name in _LOOKED_THROUGH:
+        return replace(result, product=first.product, dtype=first.dtype)
+    return replace(result, product=step.name == "mul")
 
 
 def _argument(step: Elementwise, value: Value, tile: Tile) -> Tile:

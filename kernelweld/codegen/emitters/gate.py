@@ -9,7 +9,7 @@ from kernelweld.codegen.emitters.contract import Emitter, same_positions
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
 from kernelweld.codegen.task import Apply, Value
-from kernelweld.codegen.tile import combine, rounded_to
+from kernelweld.codegen.tile import add, multiply, rounded_to
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.residual_add import ResidualAdd
 
@@ -28,7 +28,7 @@ def emit_gate_mul(scope: Scope, step: Apply) -> None:
     for piece in scope.pieces(out):
         active = activation(word.act, scope.tile(gate, piece))
         active = scope.stage(out, piece, "active", active, word.act_dtype)
-        scope.define(out, piece, rounded_to(combine("{} * {}", active, scope.tile(up, piece)), word.dtype))
+        scope.define(out, piece, rounded_to(multiply(active, scope.tile(up, piece)), word.dtype))
 
 
 def emit_residual_add(scope: Scope, step: Apply) -> None:
@@ -36,7 +36,7 @@ def emit_residual_add(scope: Scope, step: Apply) -> None:
     word, out = cast(ResidualAdd, step.word), step.outs[0]
     for piece in scope.pieces(out):
         x, residual = (scope.tile(value, piece) for value in _two(step))
-        total = combine("{} + {}", x, residual, clean=x.clean and residual.clean)
+        total = add(x, residual, clean=x.clean and residual.clean)
         scope.define(out, piece, rounded_to(total, word.dtype))
 
 

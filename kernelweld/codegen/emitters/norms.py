@@ -13,7 +13,7 @@ from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
 from kernelweld.codegen.spelling import literal
 from kernelweld.codegen.task import Apply, Value
-from kernelweld.codegen.tile import Tile, combine, rounded_to
+from kernelweld.codegen.tile import Tile, add, combine, multiply, rounded_to
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
 from kernelweld.ir.rms_norm import RMSNorm
@@ -58,13 +58,13 @@ def emit_rms_norm(scope: Scope, step: Apply) -> None:
     rows = [_gated_input(scope, step, word, piece) for piece in pieces]
     rstd = _rstd(scope, step, rows, word.eps)
     for piece, row in zip(pieces, rows, strict=True):
-        y = scope.stage(out, piece, "unit", combine("{} * {}", row, rstd), word.normed_dtype)
+        y = scope.stage(out, piece, "unit", multiply(row, rstd), word.normed_dtype)
         if weight is not None:
-            factor = "({} + 1.0)" if word.scale == "1+w" else "{}"
-            y = combine(f"{{}} * {factor}", y, scope.tile(weight, piece))
+            w = scope.tile(weight, piece)
+            y = multiply(y, combine("{} + 1.0", w) if word.scale == "1+w" else w)
         y = scope.stage(out, piece, "scaled", y, word.scaled_dtype)
         if gate is not None and not word.gate_first:
-            y = combine("{} * {}", y, activation(word.gate, scope.tile(gate, piece)))
+            y = multiply(y, activation(word.gate, scope.tile(gate, piece)))
         scope.define(out, piece, rounded_to(y, word.dtype))
 
 
@@ -73,7 +73,7 @@ def _gated_input(scope: Scope, step: Apply, word: RMSNorm, piece: Piece) -> Tile
     if gate is None or not word.gate_first:
         return x
     g = scope.tile(gate, piece)
-    gated = combine("{} * {}", x, activation(word.gate, g), clean=x.clean and g.clean)
+    gated = multiply(x, activation(word.gate, g), clean=x.clean and g.clean)
     return scope.let(f"{step.outs[0].name}_gated", gated)
 
 
@@ -88,13 +88,13 @@ def emit_layer_norm(scope: Scope, step: Apply) -> None:
     rows = [scope.tile(_operand(step, 0), piece) for piece in pieces]
     total = row_sum(scope, f"{out.name}_sum", rows, step.over_heads)
     mean = scope.let(f"{out.name}_mean", _mean(scope, step, total))
-    centred = [scope.let(f"{out.name}_centred", combine("{} - {}", x, mean)) for x in rows]
+    centred = [scope.let(f"{out.name}_centred", add(x, mean, "-")) for x in rows]
     rstd = _rstd(scope, step, centred, word.eps)
     for piece, x in zip(pieces, centred, strict=True):
-        y = scope.stage(out, piece, "unit", combine("{} * {}", x, rstd), word.normed_dtype)
-        y = combine("{} * {}", y, scope.tile(weight, piece)) if weight is not None else y
+        y = scope.stage(out, piece, "unit", multiply(x, rstd), word.normed_dtype)
+        y = multiply(y, scope.tile(weight, piece)) if weight is not None else y
         y = scope.stage(out, piece, "scaled", y, word.scaled_dtype)
-        y = combine("{} + {}", y, scope.tile(bias, piece)) if bias is not None else y
+        y = add(y, scope.tile(bias, piece)) if bias is not None else y
         scope.define(out, piece, rounded_to(y, word.dtype))
 
 

@@ -11,7 +11,7 @@ from kernelweld.codegen.piece import Piece
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.scope import Scope
 from kernelweld.codegen.task import Apply, Value
-from kernelweld.codegen.tile import Tile, combine, rounded_to
+from kernelweld.codegen.tile import Tile, add, multiply, rounded_to
 from kernelweld.ir.rope import Rope
 
 
@@ -89,11 +89,11 @@ def _turn(
     rotations = {"ya": (a, "cos_a", minus, b, "sin_a"), "yb": (b, "cos_b", plus, a, "sin_b")}
     for key, (own, cos, sign, other, sin) in rotations.items():
         out, place = step.outs[0], cut.image(views[key].start, views[key].step)
-        left = combine("{} * {}", own, tiles[cos])
-        right = combine("{} * {}", other, tiles[sin])
+        left = multiply(own, tiles[cos])
+        right = multiply(other, tiles[sin])
         left = scope.stage(out, place, "cos", left, word.product_dtype)
         right = scope.stage(out, place, "sin", right, word.product_dtype)
-        scope.define(out, place, rounded_to(combine(f"{{}} {sign} {{}}", left, right), word.dtype))
+        scope.define(out, place, rounded_to(add(left, right, sign), word.dtype))
 
 
 def _copy(scope: Scope, step: Apply, word: Rope, piece: Piece) -> None:
