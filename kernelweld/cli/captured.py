@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,13 +19,21 @@ def captured(target: Target, *, merge: bool = True, stop: bool = False) -> Captu
 
     With ``stop`` the call ends at its first graph: on the meta device nothing can be run.
     """
-    with refusing(target.name):
+    with refusing(target.name), _quiet_dynamo():
         if merge and isinstance(target.fn, nn.Module):
             prepare(target.fn, *target.fresh_inputs())
         found = capture(target.fn, *target.fresh_inputs(), stop=stop)
     if not found.graphs:
         raise BadTarget(target.name, "nothing in it was compiled", "Give something that computes on tensors.")
     return found
+
+
+@contextmanager
+def _quiet_dynamo() -> Iterator[None]:
+    """Without Dynamo's remarks on decorators inside the model, which its user can do nothing about."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Dynamo detected a call to a", category=UserWarning)
+        yield
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def show(console: Console, title: str, checked: Checked) -> None:
     for graph in checked.graphs:
         console.print(f"  words     {word_counts(graph.words)}")
         console.print(f"  launches  {launches(graph, checked.layers)}")
-    table = plain_table("welds", "kernel", "largest error", "of the original nodes", "allowed", "")
+    table = plain_table("welds", "kernel", "largest error", "of the original nodes", "contract")
     for name in dict.fromkeys(check.name for check in checked.checks):
         table.add_row(*_row(name, [check for check in checked.checks if check.name == name]))
     console.print(table)
@@ -80,5 +80,5 @@ def show(console: Console, title: str, checked: Checked) -> None:
 def _row(name: str, checks: Sequence[WeldCheck]) -> tuple[str, ...]:
     errors = [error for check in checks for error in check.errors]
     worst = max(errors, key=lambda error: (not error.holds, error.weld))
-    numbers = (f"{value:.2e}" for value in (worst.weld, worst.original, worst.allowed))
-    return (f"{len(checks)} ×", escape(name), *numbers, "holds" if worst.holds else "[red]BROKEN[/]")
+    verdict = "holds" if worst.holds else "[red]BROKEN[/]"
+    return f"{len(checks)} ×", escape(name), f"{worst.weld:.2e}", f"{worst.original:.2e}", verdict

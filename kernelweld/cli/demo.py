@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +13,6 @@ import typer
 
 from kernelweld.cli import options as o
 from kernelweld.cli.render import EXIT_FAILED, messages, output
-from kernelweld.errors import UnsupportedGraph
 
 if TYPE_CHECKING:
     from kernelweld.cli.checking import Checked
@@ -34,7 +35,8 @@ def command(targets: Targets = None) -> None:
     run, its kernel run by Triton's interpreter. Then one generated kernel, compiled for GPUs that need not be
     there. Exits with 1 if a weld is less exact than the nodes it replaces.
     """
-    _interpret()
+    if not _interpret():
+        raise typer.Exit(_in_new_process(targets or ()))
     checked = [_one(target, phase) for target in targets or MODELS for phase in o.Phase]
     kernels = [kernel for one in checked for kernel in one.kernels]
     if kernels:
@@ -43,13 +45,16 @@ def command(targets: Targets = None) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _interpret() -> None:
-    """Makes this process interpret Triton kernels; Triton decides that when it is imported."""
+def _interpret() -> bool:
+    """Makes this process interpret Triton kernels; False if Triton is there already and compiles them."""
     os.environ["TRITON_INTERPRET"] = "1"
     from kernelweld.codegen.interpreter import interpreting
 
-    if not interpreting():
-        raise UnsupportedGraph("Triton was imported before the demo could choose its interpreter")
+    return interpreting()
+
+
+def _in_new_process(targets: Sequence[str]) -> int:
+    return subprocess.run([sys.executable, "-m", "kernelweld.cli", "demo", *targets], check=False).returncode
 
 
 def _one(target: str, phase: o.Phase) -> Checked:

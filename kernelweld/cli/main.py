@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -57,3 +58,4 @@ def main(
     Results go to stdout, everything else to stderr. NO_COLOR turns colours off. Exit codes: 0 done, 1 a check
     failed, 2 the command cannot be carried out as it was given.
     """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it advises on running a model fast
