@@ -19,7 +19,6 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "plan": "kernelweld.passes.plan:PlanPass",
         "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",
-        "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",
         "lower": "kernelweld.passes.lower:LowerPass",
     }
 )
