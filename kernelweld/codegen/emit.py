@@ -14,6 +14,7 @@ from kernelweld.codegen.launch import Launch, choose
 from kernelweld.codegen.names import identifier
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.rows import operand_widths
+from kernelweld.codegen.spelling import triton_dtype
 from kernelweld.codegen.task import Elementwise, Value, WeldProgram
 from kernelweld.codegen.writer import KernelWriter
 from kernelweld.errors import CodegenFailed
@@ -56,7 +57,7 @@ def _numbers(program: WeldProgram) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _emit(program: WeldProgram, launch: Launch | None, numbers: tuple[str, ...]) -> Kernel:
     try:
-        _check_names(program)
+        _check_arguments(program)
         chosen = launch if launch is not None else choose(program)
         writer = KernelWriter(program, chosen)
         body = writer.body()
@@ -71,11 +72,13 @@ def _emit(program: WeldProgram, launch: Launch | None, numbers: tuple[str, ...])
     return Kernel(name, text, tensors, symbols, program.outputs, writer.grid, chosen, dtypes)
 
 
-def _check_names(program: WeldProgram) -> None:
+def _check_arguments(program: WeldProgram) -> None:
     names = [name for name, _ in program.tensors]
     bad = [name for name in names if identifier(name) != name]
     if bad or len(set(names)) != len(names):
         raise Refused(f"tensor names must be distinct identifiers, not {names}")
+    for _, dtype in program.tensors:
+        triton_dtype(dtype)  # refuses what Triton has no name for
     used = {operand.name for task in program.tasks for operand, _ in operand_widths(task)}
     if not used <= set(names):
         raise Refused(f"operands {sorted(used - set(names))} are not among the kernel's tensors")

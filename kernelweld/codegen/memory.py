@@ -34,14 +34,13 @@ class Access:
 def emit_load(scope: Scope, step: Load) -> None:
     """Loads every piece of the value, widened to float32 (integers stay as they are)."""
     dtype = step.operand.dtype
+    widening = ".to(tl.float32)" if is_float(dtype) and triton_dtype(dtype) != "tl.float32" else ""
     rows = _varies(scope, step.operand)
     for access in _accesses(scope.pieces(step.out)):
         whole = access.whole
         mask = _mask(scope, rows, whole.count)
         guard = f", mask={mask}, other={'0.0' if is_float(dtype) else '0'}" if mask else ""
-        text = f"tl.load({_address(scope, step.operand, whole)}{guard})"
-        if is_float(dtype) and triton_dtype(dtype) != "tl.float32":
-            text = f"{text}.to(tl.float32)"
+        text = f"tl.load({_address(scope, step.operand, whole)}{guard}){widening}"
         tile = Tile(text, rows, whole.count, clean=True)
         if len(access.pieces) == 1:
             scope.define(step.out, whole, tile)

@@ -1,6 +1,4 @@
-"""What is decided about a task before a line is written: the widths of its values and their register
-pieces.
-"""
+"""What is decided about a task before a line is written: its values' widths and their register pieces."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from kernelweld.codegen.task import (
     TaskStep,
     Value,
 )
+from kernelweld.codegen.tile import padded
 
-#: The widest value that one program can hold.
+#: The most elements that one program can hold of a value: heads and width, each padded to a power of two.
 MAX_WIDTH = 65536
 
 
@@ -50,10 +49,12 @@ def _check_inputs(step: TaskStep, widths: Mapping[str, int]) -> None:
 
 
 def _check_width(value: Value, heads: int) -> None:
-    elements = value.width * heads
-    if not 1 <= elements <= MAX_WIDTH:
+    if value.width < 1:
+        raise Refused(f"value `{value.name}` has no elements")
+    if padded(value.width) * padded(heads) > MAX_WIDTH:
+        shape = f"{heads} heads of {value.width}" if heads > 1 else str(value.width)
         raise Refused(
-            f"value `{value.name}` has {elements} elements in a row (1 to {MAX_WIDTH} are generated)"
+            f"value `{value.name}` has {shape} elements in a row (at most {MAX_WIDTH}, in powers of two)"
         )
 
 

@@ -19,6 +19,7 @@ from kernelweld.codegen.run import launch_direct
 from kernelweld.codegen.task import Apply, Load, Operand, RowTask, Store, TaskStep, Value, WeldProgram
 from kernelweld.ir import GateMul, LayerNorm, ResidualAdd, RMSNorm, Rope, RopeTable, Word
 
+# HYPOTHESIS_PROFILE=nightly draws many more cases.
 settings.register_profile("codegen", max_examples=6, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=300, deadline=None)
 

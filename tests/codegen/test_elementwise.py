@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from kernelweld.ir.pointwise import POINTWISE
 from kernelweld.ir.row_reduce import ROW_REDUCE
 
 bf16, f16, f32, i64, i32 = torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.int32
-quick = settings(settings.get_profile("codegen"))
+quick = settings(settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "codegen")))
 
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sigmoid", "tanh", "relu", "sin", "cos")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
@@ -143,6 +144,11 @@ def test_integers_join_floats_as_torch_promotes_them(lab: Any, name: str, dtype:
     positions, x = torch.arange(1, 601).view(3, -1), torch.randn(3, 1).to(dtype) + 4
     expected = eager(name, positions, x)
     assert torch.equal(run(lab, name, positions, x, out=expected.dtype), expected)
+
+
+def test_integers_divide_into_floats(lab: Any) -> None:
+    x, y = torch.arange(1, 31).view(3, 10), torch.randint(1, 9, (3, 10))
+    assert torch.equal(run(lab, "div", x, y, out=f32), x / y)
 
 
 @pytest.mark.parametrize("source", [bf16, f16, f32, i64, i32])

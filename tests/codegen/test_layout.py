@@ -103,7 +103,7 @@ def test_too_many_pieces_are_refused() -> None:
 
 def test_a_row_wider_than_a_program_is_refused() -> None:
     _, load = value("x", 65537)
-    with pytest.raises(Refused, match="65537 elements in a row"):
+    with pytest.raises(Refused, match="`x` has 65537 elements in a row"):
         layout(load)
 
 

@@ -28,7 +28,7 @@ from kernelweld.codegen.task import (
     WeldProgram,
 )
 from kernelweld.errors import CodegenFailed
-from kernelweld.ir import GateMul, ResidualAdd, RMSNorm, Rope, RopeTable
+from kernelweld.ir import GateMul, L2Norm, LayerNorm, ResidualAdd, RMSNorm, Rope, RopeTable
 
 bf16, f32 = torch.bfloat16, torch.float32
 ROUND_THEN_SCALE = RMSNorm(1e-6, normed_dtype=bf16, dtype=bf16)
@@ -172,6 +172,27 @@ def test_a_norm_over_all_heads_then_rope_in_each(lab: Any, heads: int) -> None:
     flat = ROUND_THEN_SCALE.reference(inputs["x"].flatten(1), inputs["weight"].flatten(), None)
     expected = ROTATE.reference(flat.view(4, heads, 96), inputs["cos"], inputs["sin"])
     assert torch.equal(outputs["y"], expected)
+
+
+@pytest.mark.parametrize("heads", [2, 5])
+@pytest.mark.parametrize("over_heads", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_norms_with_heads_in_the_tile(lab: Any, heads: int, over_heads: bool, shared: bool) -> None:
+    x = random(3, heads, 40, dtype=f32) + 1
+    weight = random(40, dtype=f32) if shared else random(heads, 40, dtype=f32)
+    cases = {
+        RMSNorm(1e-6): [x, weight, None],
+        LayerNorm(1e-6): [x, weight, weight],
+        L2Norm(1e-6): [x],
+    }
+    for word, operands in cases.items():
+        (actual,) = lab.word(word, operands, [(3, heads, 40)], heads, over_heads)
+        if over_heads:
+            flat = [t if t is None else t.expand(*t.shape[:-2], heads, 40).flatten(-2) for t in operands]
+            expected = word.reference(*flat).view(3, heads, 40)
+        else:
+            expected = word.reference(*operands)
+        torch.testing.assert_close(actual, expected, rtol=2e-6, atol=2e-6)
 
 
 def test_slices_and_concatenations_of_a_row(lab: Any) -> None:
@@ -335,8 +356,8 @@ def test_row_dimensions_merge_only_when_contiguous_for_all(lab: Any) -> None:
     assert "% 3" in source(random(4, 2, 3, 32).transpose(1, 2))
 
 
-def failing(lab: Any, steps: Sequence[TaskStep], **fields: Any) -> WeldProgram:
-    task = RowTask("bad", (sympy.Integer(2),), tuple(steps), sources=("model.py:7",))
+def failing(lab: Any, steps: Sequence[TaskStep], heads: int = 1, **fields: Any) -> WeldProgram:
+    task = RowTask("bad", (sympy.Integer(2),), tuple(steps), heads, sources=("model.py:7",))
     return WeldProgram(**{"name": "bad", "tasks": (task,), "tensors": (("x", f32),), "outputs": (), **fields})
 
 
@@ -347,6 +368,8 @@ def test_a_program_that_cannot_be_generated_says_why_and_where(lab: Any) -> None
         "elementwise operation `erf`": failing(lab, (Load(x, operand), Elementwise(y, "erf", (x,)))),
         "value `x` is used before": failing(lab, (Store(x, operand), Load(x, operand))),
         "operands ['x'] are not among": failing(lab, (Load(x, operand),), tensors=(("z", f32),)),
+        "64 heads of 2000 elements": failing(lab, (Load(Value("w", 2000, f32), operand),), heads=64),
+        "dtype bool is not generated": failing(lab, (Load(x, operand),), tensors=(("x", torch.bool),)),
         "distinct identifiers": failing(lab, (Load(x, operand),), tensors=(("x", f32), ("2x", f32))),
     }
     for reason, program in cases.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from kernelweld.ir import GateMul, L2Norm, LayerNorm, ResidualAdd, RMSNorm, Rope
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
 DTYPES = (bf16, f16, f32)
 
-quick = settings(settings.get_profile("codegen"))
+quick = settings(settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "codegen")))
 dtypes = st.sampled_from(DTYPES)
 rows = st.lists(st.integers(0, 3), min_size=1, max_size=2).map(tuple)
 widths = st.one_of(st.integers(1, 300), st.integers(1, 8192), st.sampled_from([64, 128, 576, 1536, 7168]))
