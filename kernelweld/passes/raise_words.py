@@ -87,7 +87,7 @@ class _Sweep:
 
     def _note(self, anchor: fx.Node, kind: str, miss: NoMatch) -> None:
         best = self._misses.get(anchor)
-        if miss.stage > (best[1].stage if best else 0):
+        if miss.stage >= (best[1].stage if best else 1):  # of equals the later: patterns go from rare to common
             self._misses[anchor] = (kind, miss)
 
     def _unless_written(self, match: Match) -> Match | NoMatch:

@@ -27,13 +27,10 @@ from kernelweld.patterns.ops import (
 from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.peel import same_value, upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
-from kernelweld.patterns.roots import ROOTS, Root, read_eps, read_root
+from kernelweld.patterns.roots import BOUNDS, ROOTS, Root, read_eps, read_root
 from kernelweld.patterns.scalars import scalar, split_scalar
 from kernelweld.patterns.squares import in_float32, read_square, reduced
 from kernelweld.patterns.tail import Tail
-
-CLAMP_MIN = (aten.clamp_min.default, aten.clamp.default, aten.maximum.default)
-
 
 @dataclass(frozen=True)
 class L2NormPattern(ReadingPattern):
@@ -46,7 +43,7 @@ class L2NormPattern(ReadingPattern):
     def read(self, anchor: fx.Node) -> Match:
         cover = Cover()
         root = read_root(anchor, cover)
-        stabilised = read_eps(root.radicand, cover)
+        stabilised = read_eps(root.radicand, cover, SUM)
         total = stabilised.statistic
         if not is_call(total, SUM):
             raise something_else(anchor)
@@ -71,7 +68,7 @@ def _bound(root: Root, cover: Cover) -> tuple[L2Norm, Root]:
     if is_call(user, *ADD):
         split = split_scalar(user)
         place, eps = "outside", None if split is None else split[1]
-    elif is_call(user, *CLAMP_MIN):
+    elif is_call(user, *BOUNDS):
         place, eps = "clamp", _lower_bound(user)
     else:
         return L2Norm(0.0, "outside", norm_dtype), Root(root.radicand, norm, inverse=False)

@@ -8,11 +8,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.ops import ADD, DIV, MEAN, POW, SUM, aten, is_call, only_user, operands
+from kernelweld.patterns.ops import ADD, DIV, MEAN, POW, aten, is_call, only_user, operands
 from kernelweld.patterns.peel import row_statistic
-from kernelweld.patterns.reading import LOOKS_LIKE, Miss, something_else
+from kernelweld.patterns.reading import LOOKS_LIKE, NEARLY, Miss, something_else
 from kernelweld.patterns.scalars import scalar, split_scalar
 
+BOUNDS = (aten.clamp_min.default, aten.clamp.default, aten.maximum.default)
 ROOTS: tuple[OpOverload, ...] = (aten.rsqrt.default, aten.sqrt.default, POW)
 
 
@@ -68,25 +69,33 @@ class Stabilised:
     eps: float
 
 
-def read_eps(radicand: fx.Node, cover: Cover) -> Stabilised:
-    """Takes the eps off a radicand.
+def read_eps(radicand: fx.Node, cover: Cover, reduction: OpOverload = MEAN) -> Stabilised:
+    """Takes the eps off a radicand that looks like the word if it holds a ``reduction``.
 
     Raises:
         Miss: eps is a graph input, so the compiled graph would not be constant in it.
     """
     node = row_statistic(radicand, cover)
+    if is_call(node, *BOUNDS) and is_call(row_statistic(_first(node), Cover()), reduction):
+        raise Miss("eps is a lower bound of the statistic in %{}, not added to it", node, node, stage=NEARLY)
     if not is_call(node, *ADD):
         return Stabilised(node, 0.0)
     split = split_scalar(node)
     if split is None:
-        raise _no_eps(node)
+        raise _no_eps(node, reduction)
     cover.take(node)
     return Stabilised(row_statistic(split[0], cover), split[1])
 
 
-def _no_eps(node: fx.Node) -> Miss:
+def _first(node: fx.Node) -> fx.Node:
+    first = node.args[0]
+    assert isinstance(first, fx.Node)
+    return first
+
+
+def _no_eps(node: fx.Node, reduction: OpOverload) -> Miss:
     terms = [a for a in operands(node) or () if isinstance(a, fx.Node)]
     dynamic = next((a for a in terms if a.op == "placeholder"), None)
-    if dynamic is None or not any(is_call(row_statistic(a, Cover()), MEAN, SUM) for a in terms):
+    if dynamic is None or not any(is_call(row_statistic(a, Cover()), reduction) for a in terms):
         return something_else(node)
     return Miss("eps is the graph input %{}, not a constant", dynamic, dynamic, stage=LOOKS_LIKE)

@@ -1,4 +1,7 @@
-"""Graphs for pattern tests: a function is traced to post-grad ATen, canonicalized and raised, and must go on computing the same."""
+"""Graphs for pattern tests.
+
+A function is traced to post-grad ATen, canonicalized and raised, and must go on computing the same.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ class Raised:
 def graph_of(
     fn: Function, inputs: tuple[Any, ...], *, decompose: bool = True, compiled: bool = False
 ) -> fx.GraphModule:
-    """``fn`` as Inductor's post-grad passes see it; with ``decompose=False`` operators such as silu stay whole.
+    """``fn`` as Inductor's post-grad passes see it. ``decompose=False`` keeps operators such as silu whole.
 
     ``compiled`` goes through ``torch.compile`` itself, which takes a second instead of some milliseconds.
     """
@@ -96,10 +99,11 @@ def _fill_in(gm: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
 
 @pytest.fixture
 def raised() -> Callable[..., Raised]:
-    """``raised(fn, *inputs, exact=True, **how)``: traces as ``graph_of`` does, canonicalizes, raises, and runs the graph after each step.
+    """``raised(fn, *inputs, exact=True, **how)``: traces as ``graph_of`` does, canonicalizes and raises.
 
-    Canonical and unraised graphs must give the bits of the first one; with words the bits too, unless ``exact`` is off: then a result
-    may be off by a few units of its dtype, where the source takes another way to the same formula.
+    The graph runs after each step. Canonical and unraised graphs must give the bits of the first one; with
+    words the bits too, unless ``exact`` is off: then a result may be off by a few units of its dtype, where
+    the source takes another way to the same formula.
     """
 
     def run(fn: Function, *inputs: Any, exact: bool = True, **how: bool) -> Raised:
@@ -126,6 +130,10 @@ def raised() -> Callable[..., Raised]:
     return run
 
 
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
+
+
 def _copies(inputs: tuple[Any, ...]) -> list[Any]:
     return [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
 
@@ -135,7 +143,7 @@ def _check(gm: fx.GraphModule, inputs: tuple[Any, ...], expected: Any, *, exact:
     for a, b in zip(got, wanted, strict=True):
         if exact:
             assert a.dtype == b.dtype
-            assert torch.equal(a, b)
+            assert torch.equal(_bits(a), _bits(b))
         else:
             torch.testing.assert_close(
                 a, b, rtol=4 * torch.finfo(b.dtype).eps, atol=4 * torch.finfo(b.dtype).eps

@@ -1,4 +1,4 @@
-"""RMSNorm in every spelling becomes one word with the right fields; what only looks like it stays and says why."""
+"""RMSNorm in every spelling becomes one word with the right fields; what only looks like it says why."""
 
 from __future__ import annotations
 
@@ -192,3 +192,110 @@ def graph_with(call: Any, normalized: list[int], eps: float | None, *, first: bo
     result = graph.call_function(call, (x, normalized, w, eps))
     graph.output(graph.call_function(operator.getitem, (result, 0)) if first else result)
     return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def silu_gated(x: Tensor, w: Tensor, gate: Tensor) -> Tensor:
+    """Qwen3.5's norm of gated delta networks."""
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
+    return (w * h.to(x.dtype) * F.silu(gate.float())).to(x.dtype)
+
+
+def sigmoid_gated(x: Tensor, w: Tensor, gate: Tensor) -> Tensor:
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS) * w.float()
+    return (torch.sigmoid(gate.float()) * h).to(x.dtype)
+
+
+def gated_without_weight(x: Tensor, w: Tensor, gate: Tensor) -> Tensor:
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
+    return (h * F.silu(gate.float())).to(x.dtype)
+
+
+def gate_first(x: Tensor, w: Tensor, gate: Tensor) -> Tensor:
+    """Mamba-2's norm of a gated value."""
+    h = x.float() * F.silu(gate.float())
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
+    return w * h.to(x.dtype)
+
+
+BF16 = torch.bfloat16
+GATED = [
+    (silu_gated, RMSNorm(EPS, "w", "silu", normed_dtype=BF16, scaled_dtype=BF16, dtype=BF16)),
+    (sigmoid_gated, RMSNorm(EPS, "w", "sigmoid", dtype=BF16)),
+    (gated_without_weight, RMSNorm(EPS, "none", "silu", dtype=BF16)),
+    (gate_first, RMSNorm(EPS, "w", "silu", gate_first=True, normed_dtype=BF16, dtype=BF16)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("spelling", "word"), GATED, ids=lambda v: getattr(v, "__name__", ""))
+def test_gated(
+    raised: Callable[..., Any], spelling: Callable[..., Tensor], word: RMSNorm, dtype: torch.dtype
+) -> None:
+    x, gate, w = tensors(dtype, (6, WIDTH), (6, WIDTH), (WIDTH,))
+    result = raised(spelling, x, w, gate)
+    assert result.only == in_dtype(word, dtype)
+    assert result.operands == ["x_1", "w_1" if word.scale == "w" else None, "gate_1"]
+
+
+def test_a_rounded_gate_is_a_word_of_its_own(raised: Callable[..., Any]) -> None:
+    x, gate, w = tensors(BF16, (6, WIDTH), (6, WIDTH), (WIDTH,))
+    result = raised(lambda x, w, gate: llama(x, w) * F.silu(gate), x, w, gate)
+    assert [word.kind for word in result.words] == ["rms_norm", "gate_mul"]
+    assert result.words[0] == ROUND_FIRST
+
+
+def test_fp32_weight_of_a_bf16_norm(raised: Callable[..., Any]) -> None:
+    """The product is promoted to float32 without a cast in the graph."""
+    x, w = *tensors(BF16, (6, WIDTH)), *tensors(torch.float32, (WIDTH,))
+    result = raised(llama, x, w)
+    assert result.only == RMSNorm(EPS, "w", normed_dtype=BF16, dtype=torch.float32)
+
+
+def test_one_plus_weight_rounded_is_a_plain_weight(raised: Callable[..., Any]) -> None:
+    x, w = tensors(BF16, (6, WIDTH), (WIDTH,))
+    result = raised(lambda x, w: llama(x, 1 + w), x, w)
+    assert result.only == ROUND_FIRST
+    assert result.operands[1] != "w_1"
+
+
+def test_per_head_and_strided(raised: Callable[..., Any]) -> None:
+    """A norm of each head of a slice of a packed projection: the word reads the view."""
+    packed, w = tensors(BF16, (2, 3, 8 * 16), (16,))
+    result = raised(lambda p, w: llama(p[..., 16:80].reshape(2, 3, 4, 16).transpose(1, 2), w), packed, w)
+    assert result.only == ROUND_FIRST
+
+
+def test_shared_upcast(raised: Callable[..., Any]) -> None:
+    """The upcast of the input is recomputed by the word; others go on reading it."""
+    x, w = tensors(BF16, (6, WIDTH), (WIDTH,))
+    result = raised(lambda x, w: (llama(x, w), x.float().sum(-1)), x, w)
+    assert result.only == ROUND_FIRST
+    assert result.operands[0] == "x_1"
+
+
+def test_two_norms_of_one_value(raised: Callable[..., Any]) -> None:
+    """They are one word up to where they part: the statistic is computed once."""
+    x, w, v = tensors(BF16, (6, WIDTH), (WIDTH,), (WIDTH,))
+    result = raised(lambda x, w, v: (llama(x, w), gemma(x, v)), x, w, v)
+    assert result.only == RMSNorm(EPS, "none", dtype=torch.float32)
+
+
+def test_output_used_before_its_cast(raised: Callable[..., Any]) -> None:
+    """The float32 value has two users, so the word ends there and the cast stays outside."""
+
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        h = x.float()
+        h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS) * w.float()
+        return h, h.to(x.dtype)
+
+    x, w = tensors(BF16, (6, WIDTH), (WIDTH,))
+    assert raised(both, x, w).only == RMSNorm(EPS, "w", dtype=torch.float32)
+
+
+def test_no_eps(raised: Callable[..., Any]) -> None:
+    (x,) = tensors(torch.float32, (6, WIDTH))
+    result = raised(lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True)), x)
+    assert result.only == RMSNorm(0.0, "none")
