@@ -5,6 +5,7 @@ NEW     := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p $(NEW) 2>&- && echo $$p && break; done)
 TORCH   ?= torch==2.13.0
 WORKERS ?= 2
+SEED    ?= 0
 
 BIN  := $(VENV)/bin
 BASE := $(VENV)/.stamp-base
@@ -38,7 +39,7 @@ wheel: $(DEV) ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
 fuzz-nightly: $(TEST) ## Compare 100,000 random graphs with and without the passes
-	$(RUN) KERNELWELD_FUZZ=100000 $(BIN)/pytest -n $(WORKERS) tests/fuzz
+	$(RUN) $(BIN)/python tests/fuzz --seed $(SEED) --count 100000
 
 gpu: $(TEST) ## Run the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
