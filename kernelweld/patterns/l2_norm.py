@@ -32,6 +32,7 @@ from kernelweld.patterns.scalars import scalar, split_scalar
 from kernelweld.patterns.squares import in_float32, read_square, reduced
 from kernelweld.patterns.tail import Tail
 
+
 @dataclass(frozen=True)
 class L2NormPattern(ReadingPattern):
     """``x * rsqrt(sum(x²) + eps)``, ``x / (sqrt(sum(x²)) + eps)`` or ``x / max(sqrt(sum(x²)), eps)``."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.ops import SLICE, argument, is_call, shape_of
+from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.ops import RESHAPE, SELECT, SLICE, argument, is_call, shape_of
 from kernelweld.patterns.peel import is_upcast
 
 
@@ -59,20 +60,52 @@ def region(node: fx.Node) -> Region | None:
         return None
     start, step, path = 0, 1, [node]
     while True:
-        inner, by = (0, 1) if is_upcast(node) else _last_slice(node) or (0, 0)
-        if by == 0:
+        below = _below(node)
+        if below is None:
             return Region(node, start, width, step, tuple(path))
-        start, step = inner + start * by, step * by
-        node = node.args[0]  # type: ignore[assignment]
-        path.append(node)
+        node = below.path[-1]
+        start, step = below.start + start * below.step, step * below.step
+        path += below.path
 
 
-def _last_slice(node: fx.Node) -> tuple[int, int] | None:
-    """Start and step of a slice of the last dimension with a constant start."""
+@dataclass(frozen=True)
+class _View:
+    """Element ``i`` of the last dimension is element ``start + i * step`` of the last node of ``path``."""
+
+    start: int
+    step: int
+    path: tuple[fx.Node, ...]
+
+
+def _below(node: fx.Node) -> _View | None:
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node):
+        return None
+    if is_upcast(node):
+        return _View(0, 1, (source,))
+    return _last_slice(node, source) or _select(node, source)
+
+
+def _select(node: fx.Node, source: fx.Node) -> _View | None:
+    """Element 0 or 1 of all pairs, the last dimension being split into ``[h, 2]`` or ``[2, h]``."""
+    base = source.args[0] if is_call(node, SELECT) and is_call(source, *RESHAPE) else None
+    if not isinstance(base, fx.Node):
+        return None
+    whole, split, (dim, index) = shape_of(base), shape_of(source), node.args[1:]
+    if len(split) != len(whole) + 1 or not same_shape(split[:-2], whole[:-1]) or not isinstance(index, int):
+        return None
+    half = split[-2]
+    if dim == len(split) - 1 and split[-1] == 2:
+        return _View(index % 2, 2, (source, base))
+    if dim == len(split) - 2 and half == 2 and isinstance(split[-1], int):
+        return _View(index % 2 * split[-1], 1, (source, base))
+    return None
+
+
+def _last_slice(node: fx.Node, source: fx.Node) -> _View | None:
+    """A slice of the last dimension with a constant start."""
     if not is_call(node, SLICE):
         return None
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
     rank, size = len(shape_of(source)), shape_of(source)[-1]
     dim, start, step = argument(node, 1, "dim", 0), argument(node, 2, "start"), argument(node, 4, "step", 1)
     start = 0 if start is None else start
@@ -80,4 +113,4 @@ def _last_slice(node: fx.Node) -> tuple[int, int] | None:
         return None
     if not isinstance(start, int) or not isinstance(step, int):
         return None
-    return (start + size if start < 0 else start), step
+    return _View(start + size if start < 0 else start, step, (source,))

@@ -50,7 +50,8 @@ class RopePattern(ReadingPattern):
             product_dtype=turn.product_dtype,
             dtype=tail.dtype,
         )
-        return cover.match(word, (x, turn.cos, turn.sin), tail.value, stopped=tail.stopped)
+        tables = upcast(turn.cos, cover), upcast(turn.sin, cover)
+        return cover.match(word, (x, *tables), tail.value, stopped=tail.stopped)
 
 
 def _join_rest(turn: Turn, tail: Tail) -> bool:

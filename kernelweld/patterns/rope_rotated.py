@@ -75,6 +75,8 @@ def _half(node: fx.Node, cover: Cover) -> Region:
 
 
 def _products(join: Join, part: Region, style: str, *, inverse: bool, cover: Cover) -> Turn:
+    if len(join.value.users) > 1:
+        raise Miss("the rotated value %{} is used by {} nodes", join.value, join.value, len(join.value.users))
     sin_product = only_user(join.value)
     sin = other_operand(sin_product, join.value) if is_call(sin_product, *MUL) else None
     if sin_product is None or not isinstance(sin, fx.Node):

@@ -31,9 +31,10 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Raised:
-    """A graph after ``raise``: its words in graph order and the near misses."""
+    """A graph after ``raise``, the canonical graph ``before`` it, and the near misses."""
 
     gm: fx.GraphModule
+    before: fx.GraphModule
     misses: tuple[NearMiss, ...]
 
     @property
@@ -113,21 +114,25 @@ def raised() -> Callable[..., Raised]:
         gm.graph.lint()
         gm.recompile()
         _check(gm, inputs, expected, exact=True)
+        before = _copy(gm)
         context = PassContext()
         RaisePass().run(gm, context)
         gm.graph.lint()
         gm.recompile()
         _check(gm, inputs, expected, exact=exact)
-        back = fx.GraphModule(gm, fx.Graph())
-        back.graph = gm.graph.__class__()
-        back.graph.output(back.graph.graph_copy(gm.graph, {}))
-        back.recompile()
+        back = _copy(gm)
         unraise(back)
         assert all(word_of(node) is None for node in back.graph.nodes)
         _check(back, inputs, expected, exact=True)
-        return Raised(gm, tuple(context.near_misses))
+        return Raised(gm, before, tuple(context.near_misses))
 
     return run
+
+
+def _copy(gm: fx.GraphModule) -> fx.GraphModule:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return fx.GraphModule(gm, graph)
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

@@ -187,6 +187,7 @@ def test_a_factor_that_is_no_weight_stays_outside(
 ) -> None:
     """The norm without a weight is still one; the product is left as it is, and the match says why."""
     x, w = torch.randn(2, 7, WIDTH), torch.randn(shape).to(dtype)
+
     def graph(x: Tensor, w: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * w
 
