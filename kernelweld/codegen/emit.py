@@ -59,6 +59,10 @@ def _emit(program: WeldProgram, launch: Launch | None, numbers: tuple[str, ...])
     try:
         _check_arguments(program)
         chosen = launch if launch is not None else choose(program)
+        if len(chosen.rows) != len(program.tasks):
+            raise Refused(
+                f"the launch has rows for {len(chosen.rows)} tasks, the weld has {len(program.tasks)}"
+            )
         writer = KernelWriter(program, chosen)
         body = writer.body()
     except Refused as refusal:

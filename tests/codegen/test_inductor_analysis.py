@@ -1,7 +1,7 @@
 """Inductor's own reading of the kernels: exactly the inputs are read and exactly the outputs written.
 
-What it cannot tell it assumes to be mutated, and clones. Its analysis compiles to Triton's IR, so it runs in a
-second process that does not interpret.
+What it cannot tell it assumes to be mutated, and clones. Its analysis compiles to Triton's IR, so it runs in
+a second process that does not interpret.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def described(kernel: Kernel) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(wrap, "identify_accessed_tensors"), reason="this torch reports only mutations"
-)
+@pytest.mark.skipif(not hasattr(wrap, "identify_accessed_tensors"), reason="this torch tells no reads")
 def test_inputs_are_read_and_outputs_written(catalogue: Callable[[str], Kernel], tmp_path: Path) -> None:
     kernels = [catalogue(name) for name in KERNELS]
     (tmp_path / "analyse.py").write_text(SCRIPT)

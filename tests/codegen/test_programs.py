@@ -379,6 +379,11 @@ def test_a_program_that_cannot_be_generated_says_why_and_where(lab: Any) -> None
         assert "at model.py:7" in str(caught.value)
 
 
+def test_a_launch_for_other_tasks_is_refused() -> None:
+    with pytest.raises(CodegenFailed, match="rows for 2 tasks, the weld has 1"):
+        emit(symbolic_rope(), Launch(4, 1, (1, 1)))
+
+
 def test_an_output_that_all_rows_share_is_refused() -> None:
     x = Value("x", 8, f32)
     load = Load(x, Operand("x", f32, (sympy.Integer(8),), sympy.Integer(1)))
