@@ -112,6 +112,7 @@ def measure(kind: str, ready: Path, go: Path) -> dict[str, object]:
             "kernelweld": float((got - expected).abs().max() / scale),
             "inductor": float((other - expected).abs().max() / scale),
         }
+        record["merged"] = fused._compiled_call_impl.merge.report.to_json()  # type: ignore[union-attr]
         record["report"] = json.loads(kernelweld.report(fused).to_json())["graphs"][-1]
     ready.touch()
     while not go.exists():

@@ -25,7 +25,7 @@ LAYERS: Mapping[str, tuple[str, Mapping[str, object]]] = MappingProxyType(
     {
         "deepseek-v3.2 dense": ("deepseek_v32", {**_DEEPSEEK, "first_k_dense_replace": 99}),
         "deepseek-v3.2 moe": ("deepseek_v32", {**_DEEPSEEK, "first_k_dense_replace": 0}),
-        "minimax-m2 moe": ("minimax_m2", {**_SMALL, "num_attention_heads": 24, "num_key_value_heads": 4, "num_local_experts": 64}),
+        "minimax-m2 moe": ("minimax_m2", {**_SMALL, "num_local_experts": 64}),
         "qwen3.5 full-attn-moe": ("qwen3_5_moe", {**_QWEN_GDN, "layer": "full_attention"}),
         "qwen3.5 gdn-moe": ("qwen3_5_moe", {**_QWEN_GDN, "layer": "linear_attention"}),
     }

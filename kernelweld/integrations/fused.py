@@ -10,6 +10,7 @@ import torch
 import torch._dynamo
 from torch import fx, nn
 from torch._dynamo.utils import counters
+from torch.fx.experimental import _config as symbolic_config
 
 from kernelweld.errors import GraphBreak, KernelweldError, KernelweldWarning, TrainingMode
 from kernelweld.integrations.backends import Backend, backend_for
@@ -59,8 +60,8 @@ class Fused:
     def _run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not self.settings.dynamic:
             return self.compiled(*args, **kwargs)
-        # Under dynamic shapes Dynamo turns eps and scales into graph inputs unless told not to.
-        with torch._dynamo.config.patch(specialize_float=True):
+        # Unless told not to, Dynamo turns eps and scales into graph inputs, and compiles a batch of one by itself.
+        with torch._dynamo.config.patch(specialize_float=True), symbolic_config.patch(backed_size_oblivious=True):
             return self.compiled(*args, **kwargs)
 
     def _needs_gradients(self, args: tuple[object, ...]) -> bool:

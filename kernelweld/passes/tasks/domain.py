@@ -11,7 +11,7 @@ from kernelweld.codegen.task import Value
 from kernelweld.ir import Pointwise, step_of
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.layout import Layout
-from kernelweld.passes.tasks.steps import Need
+from kernelweld.passes.tasks.steps import Need, is_concat
 
 #: Elementwise chains have no dimension that must be whole: theirs is cut to tiles of at most this many elements.
 ELEMENTWISE_WIDTH = 2048
@@ -42,6 +42,8 @@ def find_domain(layout: Layout, escaping: Collection[fx.Node] = ()) -> Domain:
     features, heads = _tile_axes(layout)
     domain = Domain(_row_axes(layout, features, heads), frozenset(features), heads)
     _check_static(domain)
+    for held in (*layout.held.values(), *layout.reads.values()):
+        domain.feature_of(layout.space, held.dims)
     _check_nesting(layout, domain, escaping)
     return domain
 
@@ -102,9 +104,20 @@ def _check_static(domain: Domain) -> None:
     for axis in (*domain.features, *([domain.heads] if domain.heads else [])):
         if not axis.size.is_Integer:
             raise DomainMismatch(f"the tile dimension of {axis.size} elements is not static")
+        if axis.size == 0:
+            raise DomainMismatch("the tile dimension has no elements")
     width = max((int(a.size) for a in domain.features), default=1) * (int(domain.heads.size) if domain.heads else 1)
     if width > MAX_WIDTH:
         raise DomainMismatch(f"a row of {width} elements does not fit one tile")
+
+
+def _check_single_elements(layout: Layout, domain: Domain) -> None:
+    """A last dimension of one element has no axis: a step over it must not take another dimension of its values, the tile of other steps."""
+    for node, _, dim in layout.needs:
+        if node in layout.held and not layout.space.resolve(dim):
+            dims = layout.held[node].dims
+            if domain.feature_of(layout.space, dims[:-1] if is_concat(node) else dims) is not None:
+                raise DomainMismatch("a last dimension of one element meets another step's tile dimension")
 
 
 def _check_nesting(layout: Layout, domain: Domain, escaping: Collection[fx.Node]) -> None:
