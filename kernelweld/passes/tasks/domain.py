@@ -42,6 +42,7 @@ def find_domain(layout: Layout, escaping: Collection[fx.Node] = ()) -> Domain:
     features, heads = _tile_axes(layout)
     domain = Domain(_row_axes(layout, features, heads), frozenset(features), heads)
     _check_static(domain)
+    _check_single_elements(layout, domain)
     for held in (*layout.held.values(), *layout.reads.values()):
         domain.feature_of(layout.space, held.dims)
     _check_nesting(layout, domain, escaping)
