@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -10,13 +11,16 @@ import torch
 from torch import fx
 
 from kernelweld.passes.launches.sizes import Size, elements, is_tensor, quotient
-from kernelweld.passes.launches.traits import Trait, launches_of, row_length, trait_of
+from kernelweld.passes.launches.traits import Trait, dim_of, launches_of, row_length, trait_of
 
 #: Inductor writes a value of several users to memory if it reads more than this …
 READS_IF_REUSED = 4
 #: … and any value that reads more than this, or takes more operations than that.
 READS = 8
 OPERATIONS = 30
+
+
+_IN_ROW = "row "  # begins the names of ways that lead to another place of the same row
 
 
 class Kind(Enum):
@@ -46,6 +50,12 @@ class Read:
     buffer: Buffer
     way: tuple[str, ...] = ()
 
+    def through(self, way: tuple[str, ...]) -> Read:
+        """The same read for some of the elements: all parts of a row read its reduction alike."""
+        if self.buffer.kind is Kind.REDUCTION and all(step.startswith(_IN_ROW) for step in way):
+            return self
+        return Read(self.buffer, self.way + way)
+
 
 @dataclass(eq=False)
 class Value:
@@ -68,7 +78,7 @@ class View:
     def reads(self) -> frozenset[Read]:
         if self.value.buffer is not None:
             return frozenset((Read(self.value.buffer, self.way),))
-        return frozenset(Read(r.buffer, r.way + self.way) for r in self.value.reads)
+        return frozenset(read.through(self.way) for read in self.value.reads)
 
     @property
     def operations(self) -> int:
@@ -196,5 +206,13 @@ def _takes_memory(user: fx.Node) -> bool:
 
 def _way(node: fx.Node) -> str:
     """A name for a partial view that equal views of equal values share."""
-    constants = [a for a in node.args if not isinstance(a, fx.Node)]
-    return f"{node.target}{constants}"
+    constants = [a for a in node.args if not isinstance(a, (fx.Node, list))]
+    return f"{_IN_ROW if _stays_in_row(node) else ''}{node.target}{constants}"
+
+
+def _stays_in_row(node: fx.Node) -> bool:
+    """Whether a slice, split or concatenation is of the last dimension."""
+    if node.target is operator.getitem:
+        return _stays_in_row(node.all_input_nodes[0])
+    rank = node.all_input_nodes[0].meta["val"].dim()
+    return dim_of(node) in (rank - 1, -1)

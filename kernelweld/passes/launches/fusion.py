@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kernelweld.passes.launches.buffers import Buffer, Kind, Read
@@ -13,13 +13,30 @@ from kernelweld.passes.launches.sizes import Size
 _TRIED = 8
 
 
-@dataclass(eq=False)
-class Kernel:
-    """Writes in one launch, a loop over ``points`` around one over ``row``; ``rank``: above what it reads."""
+@dataclass(frozen=True)
+class Loops:
+    """A loop over ``points`` around one over ``row``; ``row`` is 1 if nothing is reduced."""
 
     points: Size
     row: Size
+
+    def shared(self, other: Loops) -> Loops | None:
+        """Loops that do for both: equal ones, or a reduction's whose elements or rows the other runs over."""
+        if self == other:
+            return self
+        reduction, plain = (self, other) if other.row == 1 else (other, self)
+        if reduction.row == 1 or plain.row != 1:
+            return None
+        return reduction if plain.points in (reduction.points, reduction.points * reduction.row) else None
+
+
+@dataclass(eq=False)
+class Kernel:
+    """Writes in one launch. No kernel reads, even through others, from one of its own rank or above."""
+
+    loops: Loops
     rank: int
+    is_library: bool
     buffers: set[Buffer] = field(default_factory=set)
 
 
@@ -28,66 +45,57 @@ def count_kernels(buffers: Sequence[Buffer]) -> int:
     fuser = _Fuser()
     for buffer in buffers:
         fuser.add(buffer)
-    library = sum(buffer.launches for buffer in buffers)
-    return library + sum(not isinstance(kernel, _Library) for kernel in fuser.kernels)
-
-
-class _Library(Kernel):
-    """A library call; nothing joins it."""
+    generated = {kernel for kernel in fuser.home.values() if not kernel.is_library}
+    return len(generated) + sum(buffer.launches for buffer in buffers)
 
 
 @dataclass
 class _Fuser:
-    kernels: list[Kernel] = field(default_factory=list)
     home: dict[Buffer, Kernel] = field(default_factory=dict)
-    readers: defaultdict[Read, list[Kernel]] = field(default_factory=lambda: defaultdict(list))
+    readers: defaultdict[Read, list[Buffer]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, buffer: Buffer) -> None:
-        sources = {read.buffer: self.home[read.buffer] for read in buffer.reads if read.buffer in self.home}
-        candidates = () if buffer.kind is Kind.LIBRARY else self._candidates(buffer, sources.values())
-        kernel = next((k for k in candidates if self._joins(buffer, k, sources.values())), None)
-        if kernel is None:
-            kernel = self._new(buffer, sources.values())
-        _grow(kernel, buffer)
-        self.home[buffer] = kernel
+        """Puts ``buffer`` into the first kernel that it can join, or into one of its own."""
+        written = {read.buffer for read in buffer.reads if read.buffer in self.home}
+        sources = list(dict.fromkeys(self.home[source] for source in written))
+        if not any(self._join(buffer, kernel, sources) for kernel in self._candidates(buffer, sources)):
+            self._open(buffer, sources)
         for read in buffer.reads:
-            if kernel not in self.readers[read][-_TRIED:]:
-                self.readers[read].append(kernel)
+            self.readers[read].append(buffer)
 
     def _candidates(self, buffer: Buffer, sources: Iterable[Kernel]) -> list[Kernel]:
-        """Kernels read from, the latest first, then those that read the same, the latest first."""
+        """Kernels read from, the highest rank first, then those that read the same, the latest first."""
+        if buffer.kind is Kind.LIBRARY:
+            return []
         vertical = sorted(sources, key=lambda kernel: -kernel.rank)
-        horizontal = [k for read in buffer.reads for k in reversed(self.readers[read][-_TRIED:])]
-        found = (k for k in (*vertical, *horizontal) if not isinstance(k, _Library))
-        return list(dict.fromkeys(found))
+        horizontal = (self.home[b] for read in buffer.reads for b in self.readers[read][: -_TRIED - 1 : -1])
+        return list(dict.fromkeys(kernel for kernel in (*vertical, *horizontal) if not kernel.is_library))
 
-    def _joins(self, buffer: Buffer, kernel: Kernel, sources: Iterable[Kernel]) -> bool:
-        """Whether ``buffer`` fits the loops of ``kernel``, reads from it in place, and closes no cycle."""
-        if any(source is not kernel and source.rank >= kernel.rank for source in sources):
+    def _join(self, buffer: Buffer, kernel: Kernel, sources: Collection[Kernel]) -> bool:
+        """Joins ``kernel`` if loops allow and no cycle arises; kernels of its rank that are read merge."""
+        beside = [source for source in sources if source is not kernel and source.rank >= kernel.rank]
+        if any(source.rank > kernel.rank or source.is_library for source in beside):
             return False
-        if any(read.buffer in kernel.buffers and read.way for read in buffer.reads):
+        members = {b for k in (kernel, *beside) for b in k.buffers}
+        if any(read.way for read in buffer.reads if read.buffer in members):
+            return False  # it reads what other iterations write
+        loops = _shared(
+            [kernel.loops, *(source.loops for source in beside), Loops(buffer.points, buffer.row)]
+        )
+        if loops is None:
             return False
-        return fits(buffer, kernel)
+        kernel.loops, kernel.buffers = loops, members | {buffer}
+        self.home.update(dict.fromkeys(kernel.buffers, kernel) if beside else {buffer: kernel})
+        return True
 
-    def _new(self, buffer: Buffer, sources: Iterable[Kernel]) -> Kernel:
+    def _open(self, buffer: Buffer, sources: Iterable[Kernel]) -> None:
         rank = 1 + max((source.rank for source in sources), default=0)
-        kind = _Library if buffer.kind is Kind.LIBRARY else Kernel
-        self.kernels.append(kind(buffer.points, buffer.row, rank))
-        return self.kernels[-1]
+        loops = Loops(buffer.points, buffer.row)
+        self.home[buffer] = Kernel(loops, rank, buffer.kind is Kind.LIBRARY, {buffer})
 
 
-def fits(buffer: Buffer, kernel: Kernel) -> bool:
-    """Whether the loops of ``buffer`` are those of ``kernel``, or the elements or rows of its reduction."""
-    if buffer.row == 1 and kernel.row == 1:
-        return buffer.points == kernel.points
-    if buffer.row == 1:
-        return buffer.points in (kernel.points, kernel.points * kernel.row)
-    if kernel.row == 1:
-        return kernel.points in (buffer.points, buffer.points * buffer.row)
-    return bool((buffer.points, buffer.row) == (kernel.points, kernel.row))
-
-
-def _grow(kernel: Kernel, buffer: Buffer) -> None:
-    if buffer.row != 1:
-        kernel.points, kernel.row = buffer.points, buffer.row
-    kernel.buffers.add(buffer)
+def _shared(all_loops: Sequence[Loops]) -> Loops | None:
+    result: Loops | None = all_loops[0]
+    for loops in all_loops[1:]:
+        result = None if result is None else result.shared(loops)
+    return result

@@ -148,6 +148,16 @@ TRAITS: Mapping[object, Trait] = _table(
 _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 _SCANS = frozenset({aten.cumsum.default, *_SORTS})
 
+#: Where calls that take parts of one dimension, or join parts, have it among their arguments.
+_DIMENSION: Mapping[object, int] = MappingProxyType(
+    {
+        aten.cat.default: 1,
+        aten.slice.Tensor: 1,
+        aten.split.Tensor: 2,
+        aten.split_with_sizes.default: 2,
+    }
+)
+
 #: Launches of one call, for library calls that need more than one.
 _LIBRARY: Mapping[object, int] = MappingProxyType(
     {
@@ -192,6 +202,15 @@ def row_length(node: fx.Node) -> Size:
         dim = next((a for a in node.args[1:] if isinstance(a, int) and not isinstance(a, bool)), -1)
         return product([operand.meta["val"].shape[dim]])
     return quotient(elements(operand), elements(node))
+
+
+def dim_of(node: fx.Node) -> int | None:
+    """The dimension that a slice, split or concatenation works on, as it is written; None for other calls."""
+    place = _DIMENSION.get(node.target)
+    if place is None:
+        return None
+    dim = node.args[place] if len(node.args) > place else node.kwargs.get("dim", 0)
+    return dim if isinstance(dim, int) else None
 
 
 def _reduction(node: fx.Node) -> Trait:
