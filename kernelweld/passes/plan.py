@@ -15,6 +15,7 @@ from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
 from kernelweld.passes.packing import pack
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
+from kernelweld.passes.worth import Worth, weigh
 
 
 @dataclass(frozen=True)
@@ -22,32 +23,38 @@ class PlanPass(Pass):
     """Decides which steps become one kernel launch; changes nothing in the graph.
 
     Before: ``%2 = residual_add(%0, %1); %3 = rms_norm(%2, %w); %7 = rope(%5, %c, %s); %8 = rope(%6, %c, %s)``
-    After:  the same graph, and a plan of two welds: ``residual_add_rms_norm`` and ``rope`` with two row tasks.
+    After: the same graph, and a plan of two welds: ``residual_add_rms_norm``, and ``rope`` of two row tasks.
 
-    Vertical: a step joins the chain of its producers when their rows nest and the set stays convex. Horizontal: chains of one level share
-    a launch. A chain without a named word is left to the compiler around us.
+    Vertical: a step joins the chain of its producers when their rows nest and the set stays convex.
+    Horizontal: chains of one level share a launch. A chain without a named word is left to the compiler
+    around us, and so is one that it would compute in fewer launches, unless ``keep_all``.
     """
 
     name = "plan"
 
     max_tasks: int = 8
+    keep_all: bool = False
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         chainer = Chainer(gm.graph)
         chains = [Chain(steps) for steps in chainer.run(gm.graph)]
-        worth = [chain for chain in chains if _is_worth(chain)]
-        welds = [Weld(weld_name(p), p) for p in pack(gm.graph, worth, self.max_tasks)]
-        left_out = _left_out(gm.graph, welds, chainer.refusals)
+        packs = pack(gm.graph, [chain for chain in chains if _is_named(chain)], self.max_tasks)
+        worth = Worth(tuple(packs), {}) if self.keep_all else weigh(gm.graph, packs)
+        welds = [Weld(weld_name(p), p) for p in worth.packs]
+        refusals = chainer.refusals | {node: str(loss) for node, loss in worth.losses.items()}
+        left_out = _left_out(gm.graph, welds, refusals)
         context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
 
 
-def _is_worth(chain: Chain) -> bool:
-    """Whether a chain replaces more than the compiler around us would do as well: it must hold a norm, a rotation or a gate."""
+def _is_named(chain: Chain) -> bool:
+    """Whether a chain holds a norm, a rotation or a gate: any other the compiler around us fuses as well."""
     return any(not isinstance(word, ResidualAdd) for word in chain.words)
 
 
-def _left_out(graph: fx.Graph, welds: Sequence[Weld], refusals: Mapping[fx.Node, str]) -> tuple[NearMiss, ...]:
+def _left_out(
+    graph: fx.Graph, welds: Sequence[Weld], refusals: Mapping[fx.Node, str]
+) -> tuple[NearMiss, ...]:
     """The norms, rotations and gates that no weld holds, with the reason that kept them out."""
     welded = {node for weld in welds for node in weld.steps}
     left = ((node, word_of(node)) for node in graph.nodes if node not in welded and node in refusals)

@@ -1,0 +1,206 @@
+"""The part of a graph around a weld: what Inductor could fuse with its steps, and the calls that bound it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import fx
+
+from kernelweld.ir import word_of
+from kernelweld.ir.origin import ORIGIN
+from kernelweld.passes.launches.sizes import is_tensor
+from kernelweld.passes.launches.traits import Trait, trait_of
+from kernelweld.passes.tasks.steps import is_feature_slice
+from kernelweld.passes.tasks.views import base_of, is_view
+
+#: A region ends after so many nodes: what is farther away is not fused with the weld.
+NODES = 256
+#: Nor is it by way of a value with more users: Inductor writes that to memory.
+FAN_OUT = 16
+#: How many nodes are searched to find out which calls a call waits for.
+LOOK_BACK = 256
+
+_Group: TypeAlias = tuple[fx.Node, ...]
+
+_BOUNDS = frozenset({Trait.LIBRARY, Trait.UNSET})
+_VIEWS = frozenset({Trait.SAME, Trait.PART})
+
+
+class Landscape:
+    """A graph with welds in it: the order of its nodes, what each is to Inductor, and which weld holds it."""
+
+    def __init__(self, graph: fx.Graph, welds: Iterable[Collection[fx.Node]]) -> None:
+        self.index = {node: i for i, node in enumerate(graph.nodes)}
+        self.traits: dict[fx.Node, Trait] = {}
+        self.constants: set[fx.Node] = set()
+        self._holder: dict[fx.Node, _Group] = {}
+        for node in graph.nodes:
+            self._classify(node)
+        for weld in welds:
+            self.hold(weld)
+
+    def hold(self, steps: Collection[fx.Node]) -> None:
+        """Makes ``steps`` one weld."""
+        group = tuple(sorted(steps, key=self.index.__getitem__))
+        self._holder.update(dict.fromkeys(group, group))
+
+    def release(self, steps: Iterable[fx.Node]) -> None:
+        """Gives ``steps`` back to Inductor."""
+        for node in steps:
+            del self._holder[node]
+
+    def group(self, node: fx.Node) -> _Group:
+        """The steps that run together with ``node``; itself alone outside of welds."""
+        return self._holder.get(node) or (node,)
+
+    def conducts(self, node: fx.Node) -> bool:
+        """Whether Inductor may fuse ``node`` with what it reads and what reads it."""
+        return node in self.traits and self.traits[node] not in _BOUNDS and node not in self._holder
+
+    def reads(self, group: Collection[fx.Node]) -> list[fx.Node]:
+        """The values outside that a group is called with."""
+        if len(group) == 1 and not (nodes := set(group)) & self._holder.keys():
+            return nodes.pop().all_input_nodes
+        return weld_reads(group)
+
+    def _classify(self, node: fx.Node) -> None:
+        if node.op != "call_function" or not is_tensor(node):
+            return
+        is_word = ORIGIN in node.meta and word_of(node) is not None
+        self.traits[node] = Trait.ELEMENTWISE if is_word else trait_of(node)
+        operands = [n for n in node.all_input_nodes if is_tensor(n)]
+        if self.traits[node] not in _BOUNDS and self.constants.issuperset(operands):
+            self.constants.add(node)
+
+
+def weld_reads(steps: Collection[fx.Node]) -> list[fx.Node]:
+    """The values that a kernel of ``steps`` is called with: the bases of its operands but for its own."""
+    found: dict[fx.Node, None] = {}
+    for step in steps:
+        for operand in step.all_input_nodes:
+            if _source(operand, steps) not in steps:
+                found[base_of(operand)] = None
+    return list(found)
+
+
+def _source(node: fx.Node, steps: Collection[fx.Node]) -> fx.Node:
+    while node not in steps and (is_view(node) or is_feature_slice(node)):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+@dataclass(eq=False)
+class Unit:
+    """What runs as one: a ``node`` of the region, or else a call of something that does not fuse.
+
+    ``members`` are the values that others may read, ``order`` is the place of the last of them in the graph.
+    """
+
+    order: int
+    members: _Group
+    node: fx.Node | None = None
+    reads: dict[fx.Node, None] = field(default_factory=dict)
+
+
+class Surroundings:
+    """The region of some steps, and the calls around it that read from it or lie between its nodes."""
+
+    def __init__(self, land: Landscape, steps: Sequence[fx.Node]) -> None:
+        self._land = land
+        self.region = _region(land, steps)
+        self._calls: dict[_Group, Unit] = {}
+        self._find_readers()
+        self._find_waits()
+
+    def is_bare(self, steps: Collection[fx.Node]) -> bool:
+        """Whether ``steps`` stand alone: nothing else in the region computes anything."""
+        land = self._land
+        others = self.region.keys() - land.constants - set(steps)
+        return all(land.traits[node] in _VIEWS for node in others)
+
+    def units(self, welded: Collection[fx.Node]) -> list[Unit]:
+        """What runs if ``welded`` steps of the region are one kernel and the rest of it is Inductor's."""
+        calls = [*self._calls.values()]
+        if welded:
+            calls.append(self._call(welded, weld_reads(welded)))
+        live = self._live(calls, welded)
+        return calls + [self._plain(node) for node in self.region if node in live]
+
+    def _call(self, members: Collection[fx.Node], reads: Iterable[fx.Node]) -> Unit:
+        ordered = tuple(sorted(members, key=self._land.index.__getitem__))
+        return Unit(self._land.index[ordered[-1]], ordered, None, dict.fromkeys(reads))
+
+    def _plain(self, node: fx.Node) -> Unit:
+        return Unit(self._land.index[node], (node,), node, dict.fromkeys(node.all_input_nodes))
+
+    def _find_readers(self) -> None:
+        inside = self.region.keys() - self._land.constants
+        for node in sorted(inside, key=self._land.index.__getitem__):
+            for user in node.users:
+                group = self._land.group(user)
+                if user not in self.region and group not in self._calls:
+                    reads = [value for value in self._land.reads(group) if value in inside]
+                    if reads:
+                        self._calls[group] = self._call(group, reads)
+
+    def _find_waits(self) -> None:
+        """Lets each call that the region reads from read from those readers that it waits for."""
+        readers = {member: group for group in self._calls for member in group}
+        outside = dict.fromkeys(
+            self._land.group(value)
+            for node in self.region
+            for value in node.all_input_nodes
+            if value not in self.region and value in self._land.traits
+        )
+        for group in outside:
+            waits = self._waits(group, readers)
+            if waits:
+                self._calls.setdefault(group, self._call(group, ())).reads.update(waits)
+
+    def _waits(self, group: _Group, readers: Mapping[fx.Node, _Group]) -> dict[fx.Node, None]:
+        """The last value of each reader of the region that ``group`` depends on by way of other calls."""
+        land, found = self._land, dict[fx.Node, None]()
+        lowest = min((land.index[node] for node in readers), default=0)
+        seen, queue = {*group, *self.region}, deque(group)
+        while queue and len(seen) < LOOK_BACK + len(self.region):
+            for node in (n for member in land.group(queue.popleft()) for n in member.all_input_nodes):
+                if node in seen or land.index[node] < lowest:
+                    continue
+                seen.add(node)
+                if node in readers:
+                    found[readers[node][-1]] = None
+                else:
+                    queue.append(node)
+        return found
+
+    def _live(self, calls: Iterable[Unit], welded: Collection[fx.Node]) -> set[fx.Node]:
+        """The nodes of the region besides ``welded`` that something reads, or that write to an input."""
+        stack = [node for call in calls for node in call.reads]
+        stack += [node for node in self.region if self._land.traits.get(node) is Trait.STORE]
+        live: set[fx.Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in self.region and node not in live and node not in welded:
+                live.add(node)
+                stack += node.all_input_nodes
+        return live
+
+
+def _region(land: Landscape, steps: Sequence[fx.Node]) -> dict[fx.Node, None]:
+    """``steps`` and what Inductor could fuse with them, the nearest first up to ``NODES``, in graph order."""
+    found, queue = dict.fromkeys(steps), deque(steps)
+    while queue and len(found) < NODES:
+        for node in _neighbours(land, queue.popleft()):
+            if node not in found and land.conducts(node):
+                found[node] = None
+                queue.append(node)
+    return dict.fromkeys(sorted(found, key=land.index.__getitem__))
+
+
+def _neighbours(land: Landscape, node: fx.Node) -> Iterator[fx.Node]:
+    yield from node.all_input_nodes
+    if node not in land.constants and len(node.users) <= FAN_OUT:
+        yield from node.users
