@@ -12,6 +12,10 @@ from kernelweld.cli.targets import Target
 from kernelweld.errors import BadTarget, KernelweldError
 from kernelweld.integrations.aot import Capture, capture
 from kernelweld.passes.merge_gemms import prepare
+from kernelweld.passes.pipeline import DEFAULT
+
+#: The pipeline of ``fuse``, with kernels whatever the device: what a GPU would run is what is counted.
+PIPELINE = DEFAULT.replace("lower", "lower{target=triton}")
 
 
 def captured(target: Target, *, merge: bool = True, stop: bool = False) -> Capture:

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from torch import fx
 
-from kernelweld.cli.captured import captured
-from kernelweld.cli.options import PIPELINE
+from kernelweld.cli.captured import PIPELINE, captured
 from kernelweld.cli.render import launches, layers_of, plain_table, word_counts
 from kernelweld.cli.targets import Target
 from kernelweld.codegen.emit import Kernel, emit

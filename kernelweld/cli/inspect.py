@@ -37,7 +37,7 @@ def command(
     batch: o.Batch = 1,
     dtype: o.DtypeOf = o.Dtype.bfloat16,
     cache: o.CacheOf = o.Cache.dynamic,
-    pipeline: o.Passes = o.PIPELINE,
+    pipeline: o.Passes = None,
     merge_gemms: o.Merge = True,
     as_json: o.AsJson = False,
     print_after: o.PrintAfter = None,
@@ -84,19 +84,19 @@ def build(
 
 def inspect(
     target: Target,
-    pipeline: str,
+    pipeline: str | None = None,
     instruments: Sequence[Instrument] = (),
     *,
     merge: bool = True,
     stop: bool = False,
 ) -> Inspected:
-    """Runs ``pipeline`` on every graph of one call of ``target``. ``stop``: see ``captured``."""
-    from kernelweld.cli.captured import captured
+    """Runs the passes on every graph of one call of ``target``. ``stop``: see ``captured``."""
+    from kernelweld.cli.captured import PIPELINE, captured
     from kernelweld.ir.report import Report
     from kernelweld.passes.pipeline import Pipeline
     from kernelweld.passes.summary import run_reported
 
-    passes = Pipeline.from_text(pipeline, instruments)
+    passes = Pipeline.from_text(PIPELINE if pipeline is None else pipeline, instruments)
     found = captured(target, merge=merge, stop=stop)
     runs = [run_reported(passes, graph) for graph in found.graphs]
     failures = tuple(result.failure for result, _ in runs if result.failure is not None)
@@ -104,12 +104,13 @@ def inspect(
 
 
 def _instruments(
-    pipeline: str, print_after: str | None, dump_dir: Path | None, overwrite: bool, verify_each: bool
+    pipeline: str | None, print_after: str | None, dump_dir: Path | None, overwrite: bool, verify_each: bool
 ) -> list[Instrument]:
     from kernelweld.passes.instruments import DumpDir, VerifyEach
-    from kernelweld.passes.pipeline import Pipeline
+    from kernelweld.passes.pipeline import DEFAULT, Pipeline
 
-    names = [p.name for p in Pipeline.from_text(pipeline).passes]  # its mistakes show before a model is built
+    passes = Pipeline.from_text(DEFAULT if pipeline is None else pipeline).passes
+    names = [p.name for p in passes]  # mistakes show before a model is built
     chosen: list[Instrument] = [VerifyEach()] if verify_each else []
     if print_after is not None:
         chosen.append(_printer(print_after, names))

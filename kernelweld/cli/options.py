@@ -8,9 +8,6 @@ from typing import Annotated, TypeAlias
 
 from typer import Argument, Option
 
-#: The pipeline of ``fuse``, with kernels whatever the device: what a GPU would run is what is counted.
-PIPELINE = "canonicalize,raise,plan,lower{target=triton}"
-
 
 class Phase(StrEnum):
     """A phase of generation."""
@@ -46,7 +43,10 @@ Full: TypeAlias = Annotated[bool, Option("--full", help="Real dimensions, withou
 Batch: TypeAlias = Annotated[int, Option("--batch", min=1, help="Sequences in the batch.")]
 DtypeOf: TypeAlias = Annotated[Dtype, Option("--dtype", help="Dtype of the parameters.")]
 CacheOf: TypeAlias = Annotated[Cache, Option("--cache", help="Kind of key-value cache.")]
-Passes: TypeAlias = Annotated[str, Option("--pipeline", "-p", help="The passes, as text.")]
+Passes: TypeAlias = Annotated[
+    str | None,
+    Option("--pipeline", "-p", help="The passes, as text. Default: those of fuse, with kernels anywhere."),
+]
 Merge: TypeAlias = Annotated[
     bool, Option("--merge-gemms/--no-merge-gemms", help="Merge sibling linear layers first, as fuse does.")
 ]
