@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from torch import fx
 
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.ops import SELECT, aten, is_call, only_user, shape_of
+from kernelweld.patterns.ops import SELECT, SLICE, aten, is_call, only_user, shape_of
 from kernelweld.patterns.reading import NEARLY, Miss
 from kernelweld.patterns.regions import region
 from kernelweld.patterns.rope_join import last_dim_parts
 
 SELECT_SCATTER, SLICE_SCATTER = aten.select_scatter.default, aten.slice_scatter.default
 ROWS = 3
+
+#: A run is a slice and a select, in either order.
+_VIEWS = 2
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,19 @@ class Choice:
     value: fx.Node
     sections: tuple[int, ...]
     order: str
+
+
+def is_choice(tables: fx.Node) -> bool:
+    """Whether ``tables`` are three rows that are read one by one, not a batch of three."""
+    if not shape_of(tables) or shape_of(tables)[0] != ROWS or len(tables.users) < 2:
+        return False
+    return all(_reads_a_row(user) for user in tables.users)
+
+
+def _reads_a_row(user: fx.Node) -> bool:
+    if is_call(user, SLICE) and (only := only_user(user)) is not None:
+        user = only
+    return is_call(user, SELECT, SELECT_SCATTER) and user.args[1 if is_call(user, SELECT) else 2] == 0
 
 
 def read_choice(tables: fx.Node, cover: Cover) -> Choice:
@@ -105,9 +121,11 @@ def _plain(tables: fx.Node, cover: Cover) -> Choice:
 
 
 def _joined(tables: fx.Node) -> fx.Node | None:
-    first = next(iter(tables.users), None)
-    second = only_user(first) if first is not None else None
-    return only_user(second) if second is not None else None
+    """The value that is two views above: what joins the runs."""
+    node: fx.Node | None = tables
+    for _ in range(_VIEWS + 1):
+        node = next(iter(node.users), None) if node is not None else None
+    return node
 
 
 def _run(part: fx.Node, tables: fx.Node, cover: Cover) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from kernelweld.ir.rope_table import RopeTable
 from kernelweld.ir.vocabulary import word_of
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_shape
-from kernelweld.patterns.mrope import ROWS, read_choice
+from kernelweld.patterns.mrope import is_choice, read_choice
 from kernelweld.patterns.ops import (
     CAST,
     EXPAND,
@@ -152,7 +152,7 @@ def _finish(value: fx.Node, layout: str, cover: Cover) -> Finished:
     sections: tuple[int, ...] = ()
     order = "none"
     value, scaling = _scaled(value, cover)
-    if len(shape_of(value)) > 1 and shape_of(value)[0] == ROWS and len(value.users) > 1:
+    if is_choice(value):
         choice = read_choice(value, cover)
         value, sections, order = choice.value, choice.sections, choice.order
     if layout == "half":

@@ -1,4 +1,4 @@
-"""Graphs that look like a rotary embedding and are none: nothing is raised, and the reason names the cause."""
+"""Graphs that look like a rotary embedding and are none: nothing is raised; the reason names the cause."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def identity(node: fx.Node, storage: Storage) -> fx.Node | None:
     return source if _same_tensor(node, source) and storage.may_alias(node, source) else None
 
 
-def idle_cast(node: fx.Node, storage: Storage) -> fx.Node | None:
-    """A cast to the dtype that a value has becomes the value."""
+def idle_copy(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A cast to the dtype that a value has, and a clone with its strides, become the value."""
     source = node.args[0]
     if not isinstance(source, fx.Node) or not _same_tensor(node, source):
         return None

@@ -14,6 +14,7 @@ from kernelweld.patterns.ops import (
     ADD,
     CAST,
     CAT,
+    CLONE,
     DIV,
     EXPAND,
     MUL,
@@ -42,6 +43,8 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         UNSQUEEZE: (views.plain_dim,),
         CAT: (views.plain_dim,),
         SELECT: (views.plain_dim,),
+        aten.slice_scatter.default: (views.plain_slice_scatter,),
+        aten.select_scatter.default: (views.plain_select_scatter,),
         SLICE: (views.plain_slice, views.idle_slice, views.nested_slice),
         ADD[0]: (arithmetic.identity,),
         SUB[0]: (arithmetic.identity,),
@@ -50,6 +53,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         **{overload: (arithmetic.scalar_overload,) for overload in (ADD[1], SUB[1], MUL[1], DIV[1])},
         POW: (arithmetic.square,),
         aten._to_copy.default: (arithmetic.plain_cast,),
-        CAST: (arithmetic.idle_cast,),
+        CAST: (arithmetic.idle_copy,),
+        CLONE: (arithmetic.idle_copy,),
     }
 )

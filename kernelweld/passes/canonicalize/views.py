@@ -146,10 +146,20 @@ def plain_dim(node: fx.Node, storage: Storage) -> fx.Node | None:
 
 def plain_slice(node: fx.Node, storage: Storage) -> fx.Node | None:
     """Bounds of a slice are numbers within the dimension; step 1 is left out."""
+    return _plain_bounds(node, 1)
+
+
+def plain_slice_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """As :func:`plain_slice`, for what is written to a slice."""
+    return _plain_bounds(node, 2)
+
+
+def _plain_bounds(node: fx.Node, first: int) -> fx.Node | None:
+    """Writes out dimension, start, end and step, which are the arguments from ``first`` on."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
-    dim, step = argument(node, 1, "dim", 0), argument(node, 4, "step", 1)
-    start, end = argument(node, 2, "start"), argument(node, 3, "end")
+    dim, step = argument(node, first, "dim", 0), argument(node, first + 3, "step", 1)
+    start, end = argument(node, first + 1, "start"), argument(node, first + 2, "end")
     if not isinstance(dim, int) or not shape_of(source):
         return None
     dim %= len(shape_of(source))
@@ -158,8 +168,18 @@ def plain_slice(node: fx.Node, storage: Storage) -> fx.Node | None:
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         start, end = (min(max(b + size if b < 0 else b, 0), size) for b in (start, end))
         end = max(start, end)
-    args = (source, dim, start, end) if step == 1 else (source, dim, start, end, step)
-    return _set(node, cast("tuple[Argument, ...]", args))
+    bounds = (dim, start, end) if step == 1 else (dim, start, end, step)
+    return _set(node, (*node.args[:first], *cast("tuple[Argument, ...]", bounds)))
+
+
+def plain_select_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """Dimension and index are counted from the front."""
+    dim, index = argument(node, 2, "dim"), argument(node, 3, "index")
+    if not isinstance(dim, int) or not isinstance(index, int):
+        return None
+    dim %= len(shape_of(node))
+    size = shape_of(node)[dim]
+    return _set(node, (*node.args[:2], dim, index % size if isinstance(size, int) else index))
 
 
 def _set(node: fx.Node, args: tuple[Argument, ...]) -> fx.Node | None:
