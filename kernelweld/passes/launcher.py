@@ -22,6 +22,9 @@ from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
 
+#: What is still a reshape after views were looked through moves data.
+_RESHAPES = frozenset({aten.reshape.default, aten.view.default, aten._unsafe_view.default})
+
 #: Whether Inductor holds the kernel's arguments to the strides recorded for them (torch 2.13); before, only to their order.
 _KEEPS_STRIDES = hasattr(post_grad, "_propagate_triton_eager_input_vals")
 
@@ -42,6 +45,7 @@ class Launcher:
         self._gm = gm
         self._graph = gm.graph
         self._symbols = SymbolNodes(gm.graph)
+        self._copies: dict[fx.Node, fx.Node] = {}
 
     def insert(self, weld: Weld) -> None:
         """One kernel call for ``weld``, after the last of its steps."""
@@ -56,7 +60,7 @@ class Launcher:
 
     def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
         buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}
-        kwargs: dict[str, fx.Node | int] = {name: node for node, name in arguments.inputs.items()}
+        kwargs: dict[str, fx.Node | int] = {name: self._in_memory(node) for node, name in arguments.inputs.items()}
         kwargs.update(buffers)
         known = {symbol.name: symbol for task in program.tasks for symbol in free_symbols(task)}
         kwargs.update({name: self._symbols.node(known[name]) for name in kernel.symbols})
@@ -78,6 +82,17 @@ class Launcher:
         for node in arguments.inputs:  # the kernel was generated for these strides: Inductor must not pad them
             node.meta["dislike_padding"] = True
         return call
+
+    def _in_memory(self, node: fx.Node) -> fx.Node:
+        """``node``, or one copy for all kernels of a reshape that moves data: Inductor would copy it again for each of them."""
+        if node.op != "call_function" or node.target not in _RESHAPES or not node.meta["val"].is_contiguous():
+            return node
+        if node not in self._copies:
+            with self._graph.inserting_after(node):
+                copy = self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+            copy.meta = dict(node.meta)
+            self._copies[node] = copy
+        return self._copies[node]
 
     def _buffer(self, node: fx.Node) -> fx.Node:
         """A fresh buffer, dense in the physical order of ``node``."""

@@ -74,5 +74,8 @@ def _sizes(weld: Weld) -> dict[str, int]:
     nodes: Sequence[fx.Node] = [n for step in weld.steps for n in (step, *step.all_input_nodes)]
     sizes = [s for n in nodes for s in (*n.meta["val"].shape, *n.meta["val"].stride())]
     symbolic = [s for s in sizes if isinstance(s, torch.SymInt)]
-    shapes = symbolic[0].node.shape_env.var_to_hint if symbolic else {}
-    return {symbol.name: int(value) for symbol, value in shapes.items()}
+    if not symbolic:
+        return {}
+    environment = symbolic[0].node.shape_env
+    values = getattr(environment, "var_to_hint", None) or environment.var_to_val  # the name changed with torch 2.13
+    return {symbol.name: int(value) for symbol, value in values.items()}
