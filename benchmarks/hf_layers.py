@@ -1,7 +1,8 @@
-"""Kernels and time of one decoder layer in one decode step: transformers eager, Inductor alone, and kernelweld.
+"""Kernels and time of one decoder layer in a decode step: transformers eager, Inductor alone, kernelweld.
 
-Real dimensions, a dynamic cache of 4096 tokens, batch 1. A layer's figure is half the difference between a model of three layers and one of
-one layer. Kernels are counted by the profiler; time is the median of CUDA-graph replays. All variants of a layer run in one process.
+Real dimensions, a dynamic cache of 4096 tokens, batch 1. A layer's figure is half the difference between
+a model of three layers and one of one layer. Kernels are counted by the profiler; time is the median of
+CUDA-graph replays. All variants of a layer run in one process.
 
     python benchmarks/hf_layers.py [--layers NAME ...] [--out benchmarks/results/hf_layers.json]
 """
@@ -22,10 +23,10 @@ from pathlib import Path
 import torch
 import transformers
 import triton
+from layer_models import LAYERS, build
 from torch.profiler import ProfilerActivity, profile
 
 import kernelweld
-from layer_models import LAYERS, build
 
 CACHE = 4096
 DEPTHS = (1, 3)
@@ -33,7 +34,9 @@ Step = Callable[[], torch.Tensor]
 
 
 def make_step(model: torch.nn.Module, call: Callable[..., object]) -> Step:
-    """One decode step after ``CACHE`` tokens. Each call gets the same cache tensors in fresh cache objects."""
+    """One decode step after ``CACHE`` tokens. Each call gets the same cache tensors in fresh cache
+    objects.
+    """
     config = model.config
     torch.manual_seed(1)
     ids = torch.randint(0, config.vocab_size, (1, CACHE), device="cuda")
@@ -62,7 +65,9 @@ def kernels(step: Step) -> list[str]:
 
 
 def graph_time(step: Step, repeats: int = 7, replays: int = 200) -> float:
-    """Microseconds of one step under a CUDA graph: the median over ``repeats`` of the mean over ``replays``."""
+    """Microseconds of one step under a CUDA graph: the median over ``repeats`` of the mean over
+    ``replays``.
+    """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -92,7 +97,9 @@ def variants(model: torch.nn.Module) -> dict[str, Step]:
 
 
 def measure(kind: str, ready: Path, go: Path) -> dict[str, object]:
-    """All variants of one kind of layer. Times are taken only once ``go`` exists: until then others compile on the same GPU."""
+    """All variants of one kind of layer. Times are taken only once ``go`` exists: until then others
+    compile on the same GPU.
+    """
     steps: dict[tuple[str, int], Step] = {}
     record: dict[str, object] = {"errors": {}}
     counts: dict[str, dict[int, list[str]]] = {"eager": {}, "inductor": {}, "kernelweld": {}}
@@ -141,7 +148,10 @@ def worker(kind: str, folder: Path) -> None:
 def environment() -> dict[str, str]:
     """What the figures were taken on."""
     driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return {
         "gpu": torch.cuda.get_device_name(),
@@ -154,7 +164,9 @@ def environment() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", nargs="*", default=list(LAYERS), help="kinds of layers to measure")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/hf_layers.json"))
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
@@ -164,7 +176,9 @@ def main() -> int:
         return 0
     results, failed = run_all(arguments.layers)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"environment": environment(), "cache_tokens": CACHE, "layers": results}, indent=1) + "\n")
+    arguments.out.write_text(
+        json.dumps({"environment": environment(), "cache_tokens": CACHE, "layers": results}, indent=1) + "\n"
+    )
     print_table(results)
     return 1 if failed else 0
 
@@ -178,7 +192,10 @@ def run_all(kinds: list[str]) -> tuple[dict[str, dict[str, object]], list[str]]:
         command = [sys.executable, __file__, "--worker", kind, str(folder)]
         processes[kind] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     slugs = {kind: kind.replace(" ", "_") for kind in kinds}
-    while not all((folder / f"{slug}.ready").exists() or processes[kind].poll() is not None for kind, slug in slugs.items()):
+    while not all(
+        (folder / f"{slug}.ready").exists() or processes[kind].poll() is not None
+        for kind, slug in slugs.items()
+    ):
         time.sleep(0.5)
     results, failed = {}, []
     for kind, slug in slugs.items():
@@ -197,7 +214,9 @@ def print_table(results: dict[str, dict[str, object]]) -> None:
     """The figures a layer, and the relative error of the logits against eager beside Inductor's own."""
     print(f"{'layer':24}{'eager':>16}{'inductor':>16}{'kernelweld':>16}{'error':>12}{'inductor':>12}")
     for kind, r in results.items():
-        cells = "".join(f"{r[n]['launches']:>6g} {r[n]['us']:>7.1f}us" for n in ("eager", "inductor", "kernelweld"))  # type: ignore[index]
+        cells = "".join(
+            f"{r[n]['launches']:>6g} {r[n]['us']:>7.1f}us" for n in ("eager", "inductor", "kernelweld")
+        )  # type: ignore[index]
         errors = r["errors"]["3"]  # type: ignore[index]
         print(f"{kind:24}{cells}{errors['kernelweld']:>12.2e}{errors['inductor']:>12.2e}")
 

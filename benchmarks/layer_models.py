@@ -1,7 +1,7 @@
-"""The decoder layers that ``hf_layers.py`` measures: transformers models of real dimensions, sliced as tensor parallelism would.
+"""The decoder layers that ``hf_layers.py`` measures: transformers models, sliced as tensor parallelism would.
 
-Widths (hidden, head and latent sizes, rotary dims) are the public models'; heads and experts are one rank's share, so that a layer fits
-one GPU with its random weights.
+Widths (hidden, head and latent sizes, rotary dims) are the public models'; heads and experts are one
+rank's share, so that a layer fits one GPU with its random weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ LAYERS: Mapping[str, tuple[str, Mapping[str, object]]] = MappingProxyType(
 
 
 def build(kind: str, layers: int) -> nn.Module:
-    """A model of ``layers`` layers of one kind, bfloat16, random weights, on the GPU; hybrid models end in one attention layer more."""
+    """A model of ``layers`` layers of one kind, bfloat16, random weights, on the GPU; hybrid models
+    end in one attention layer more.
+    """
     target, changes = LAYERS[kind]
     fields = {**ZOO[target].fields(full=True, layers=layers), **changes}
     layer_type = fields.pop("layer", None)

@@ -1,7 +1,7 @@
 """kernelweld: automatic kernel fusion for LLM inference, explained.
 
-``model = kernelweld.fuse(model)`` compiles a model with its norm, rotary, gate and residual chains welded into generated Triton kernels;
-``kernelweld.report(model)`` says what was welded, what was not, and why.
+``model = kernelweld.fuse(model)`` compiles a model with its norm, rotary, gate and residual chains welded
+into generated Triton kernels; ``kernelweld.report(model)`` says what was welded, what was not, and why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The ways a graph is compiled: Inductor with kernelweld's pass, or without Inductor, by Triton's interpreter or eagerly."""
+"""The ways a graph is compiled: Inductor with kernelweld's pass, or without Inductor, by Triton's
+interpreter or eagerly.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from torch import fx
 from torch._inductor.compile_fx import compile_fx
 
 from kernelweld.codegen.interpreter import exact_casts, interpreting
-from kernelweld.errors import MissingDependency, UnsupportedGraph
+from kernelweld.errors import UnsupportedGraph
 from kernelweld.integrations import store
 from kernelweld.integrations.aot import aot_backend
 from kernelweld.integrations.hook import KernelweldPass, collecting
@@ -27,7 +29,9 @@ def backend_for(settings: Settings) -> Backend:
 
 
 def inductor_backend(settings: Settings) -> Backend:
-    """Inductor, with the pipeline at ``post_grad_custom_post_pass``. On a compile-cache hit the stored reports are read."""
+    """Inductor, with the pipeline at ``post_grad_custom_post_pass``. On a compile-cache hit the stored
+    reports are read.
+    """
     hook = KernelweldPass(settings.text, settings.strict)
     patches: dict[str, object] = {**_mode(settings), **settings.inductor, "post_grad_custom_post_pass": hook}
 
@@ -50,7 +54,9 @@ def _mode(settings: Settings) -> dict[str, object]:
 
 
 def interpreter_backend(settings: Settings) -> Backend:
-    """The generated Triton in Triton's interpreter, everything else eagerly: slow, exact, and on any machine."""
+    """The generated Triton in Triton's interpreter, everything else eagerly: slow, exact, and on any
+    machine.
+    """
     if not interpreting():
         raise UnsupportedGraph(
             "backend='interpret' needs Triton's interpreter: set TRITON_INTERPRET=1 before Triton is imported"
@@ -70,7 +76,9 @@ def interpreter_backend(settings: Settings) -> Backend:
 
 
 def eager_backend(settings: Settings) -> Backend:
-    """The pipeline on Inductor's post-grad graph, which then runs op by op: for debugging, and where no compiler is installed."""
+    """The pipeline on Inductor's post-grad graph, which then runs op by op: for debugging, and where
+    no compiler is installed.
+    """
     hook = KernelweldPass(settings.text, settings.strict)
 
     def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:

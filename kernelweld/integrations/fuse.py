@@ -57,20 +57,23 @@ def fuse(
     backend: str = "auto",
     options: Mapping[str, Option] | None = None,
 ) -> T | Callable[[T], T]:
-    """Compiles a model, or a function, with its norm, rotary, gate and residual chains welded into generated kernels.
+    """Compiles a model or a function with its norm, rotary, gate and residual chains welded into kernels.
 
-    A module is fused in place and returned, so methods of its class that call it (``generate``) use the compiled forward. A function, or a
-    method decorated with ``@kernelweld.fuse``, is returned wrapped. Compilation happens at the first call.
+    A module is fused in place and returned, so methods of its class that call it (``generate``) use the
+    compiled forward. A function, or a method decorated with ``@kernelweld.fuse``, is returned wrapped.
+    Compilation happens at the first call.
 
     Args:
         model: An ``nn.Module`` or a function; left out when used as ``@kernelweld.fuse(...)``.
         mode: As in ``torch.compile``: ``"reduce-overhead"`` captures CUDA graphs.
         dynamic: As in ``torch.compile``.
-        verify: Checks every weld against the nodes it replaces on drawn inputs, and drops those that break the numerics contract.
+        verify: Checks every weld against the nodes it replaces on drawn inputs, and drops those that break
+            the numerics contract.
         explain: Prints each graph's report as it is compiled, to standard error.
         strict: Raises typed errors where kernelweld would warn and leave the model as it was.
-        backend: ``"auto"``: kernels on CUDA, references compiled by Inductor elsewhere. ``"interpret"``: the generated Triton through
-            Triton's interpreter, on any machine (needs ``TRITON_INTERPRET=1``). ``"eager"``: as ``"auto"`` without Inductor, op by op.
+        backend: ``"auto"``: kernels on CUDA, references compiled by Inductor elsewhere. ``"interpret"``: the
+            generated Triton through Triton's interpreter, on any machine (needs ``TRITON_INTERPRET=1``).
+            ``"eager"``: as ``"auto"`` without Inductor, op by op.
         options: ``pipeline`` (text), ``merge_gemms`` (bool), and any option of Inductor.
 
     Raises:
@@ -81,14 +84,21 @@ def fuse(
         options, mode=mode, dynamic=dynamic, verify=verify, explain=explain, strict=strict, backend=backend
     )
     if model is None:
-        return lambda given: fuse(  # type: ignore[return-value]
-            given, mode=mode, dynamic=dynamic, verify=verify, explain=explain, strict=strict, backend=backend, options=options
+        return lambda given: fuse(
+            given,
+            mode=mode,
+            dynamic=dynamic,
+            verify=verify,
+            explain=explain,
+            strict=strict,
+            backend=backend,
+            options=options,
         )
     if isinstance(model, nn.Module):
         fused = Fused(model._call_impl, settings, model)
-        model._compiled_call_impl = fused  # type: ignore[assignment]
+        model._compiled_call_impl = fused
         return model
-    if not callable(model) or isinstance(model, type):
+    if isinstance(model, type) or not callable(model):
         raise NotAModule(type(model).__name__)
     return _wrap(model, Fused(model, settings))
 
@@ -110,7 +120,11 @@ def report(model: Callable[..., object]) -> Report:
     Raises:
         NotAModule: ``model`` was not fused.
     """
-    fused = getattr(model, "_compiled_call_impl", None) if isinstance(model, nn.Module) else getattr(model, _ATTRIBUTE, None)
+    fused = (
+        getattr(model, "_compiled_call_impl", None)
+        if isinstance(model, nn.Module)
+        else getattr(model, _ATTRIBUTE, None)
+    )
     if not isinstance(fused, Fused):
         raise NotAModule(f"an unfused {type(model).__name__}")
     return fused.report

@@ -36,7 +36,9 @@ class Fused:
 
     def __post_init__(self) -> None:
         backend = backend_for(self.settings)
-        self.compiled = torch.compile(self.plain, backend=self._recorded(backend), dynamic=self.settings.dynamic)
+        self.compiled = torch.compile(
+            self.plain, backend=self._recorded(backend), dynamic=self.settings.dynamic
+        )
         merges = self.settings.merge_gemms and self.module is not None
         self.merge = MergeOnFirstCall(self.module) if merges and self.module is not None else None
 
@@ -60,8 +62,11 @@ class Fused:
     def _run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not self.settings.dynamic:
             return self.compiled(*args, **kwargs)
-        # Unless told not to, Dynamo turns eps and scales into graph inputs, and compiles a batch of one by itself.
-        with torch._dynamo.config.patch(specialize_float=True), symbolic_config.patch(backed_size_oblivious=True):
+        # Otherwise Dynamo turns eps and scales into graph inputs, and compiles a batch of one by itself.
+        with (
+            torch._dynamo.config.patch(specialize_float=True),
+            symbolic_config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
+        ):
             return self.compiled(*args, **kwargs)
 
     def _needs_gradients(self, args: tuple[object, ...]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 import warnings
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -38,11 +38,12 @@ def collecting() -> Iterator[list[GraphReport]]:
 
 
 @dataclass(frozen=True)
-class KernelweldPass(CustomGraphPass):  # type: ignore[misc]
+class KernelweldPass(CustomGraphPass):
     """``post_grad_custom_post_pass``: kernelweld's pipeline on a post-grad graph.
 
-    Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, every source file of the package, and
-    the versions of torch, triton and the GPU, so a compile cache never serves an artefact of other code.
+    Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, every
+    source file of the package, and the versions of torch, triton and the GPU, so a compile cache never
+    serves an artefact of other code.
     """
 
     pipeline: str = DEFAULT
@@ -57,14 +58,18 @@ class KernelweldPass(CustomGraphPass):  # type: ignore[misc]
             reports.append(report)
 
     def uuid(self) -> str:
-        return hashlib.sha256("\n".join((self.pipeline, str(self.strict), environment())).encode()).hexdigest()
+        return hashlib.sha256(
+            "\n".join((self.pipeline, str(self.strict), environment())).encode()
+        ).hexdigest()
 
 
 def warn_failure(failure: PassFailed) -> None:
     """One line for a pass that failed; the graph is as it was and the model still runs."""
     place = f" at {failure.source}" if failure.source else ""
     warnings.warn(
-        KernelweldWarning(f"{failure.what}{place}; the graph was left as it was", "Pass strict=True to see the error."),
+        KernelweldWarning(
+            f"{failure.what}{place}; the graph was left as it was", "Pass strict=True to see the error."
+        ),
         stacklevel=2,
     )
 

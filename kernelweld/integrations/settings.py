@@ -18,7 +18,8 @@ Option = bool | int | float | str
 class Settings:
     """The arguments of ``fuse``.
 
-    ``pipeline`` is the textual pipeline; ``merge_gemms`` packs sibling linear layers before tracing; every other option goes to Inductor.
+    ``pipeline`` is the textual pipeline; ``merge_gemms`` packs sibling linear layers before tracing;
+    every other option goes to Inductor.
     """
 
     mode: str | None = None
@@ -32,22 +33,33 @@ class Settings:
     inductor: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind, value, known in (("backend", self.backend, BACKENDS), ("mode", self.mode or "default", MODES)):
+        for kind, value, known in (
+            ("backend", self.backend, BACKENDS),
+            ("mode", self.mode or "default", MODES),
+        ):
             if value not in known:
                 raise UnknownName(kind, value, known)
         Pipeline.from_text(self.pipeline)
 
     @property
     def text(self) -> str:
-        """The pipeline as it is run: with verification before lowering if asked for, and kernels when interpreting."""
+        """The pipeline as it is run: with verification before lowering if asked for, and kernels when
+        interpreting.
+        """
         text = self.pipeline
         if self.verify:
             text = text.replace(",lower", ",verify-welds,lower")
-        return text.replace(",lower", ",lower{target=triton}") if self.backend == "interpret" and "lower{" not in text else text
+        return (
+            text.replace(",lower", ",lower{target=triton}")
+            if self.backend == "interpret" and "lower{" not in text
+            else text
+        )
 
 
 def settings_from(options: Mapping[str, Option] | None, **given: bool | str | None) -> Settings:
-    """Settings from the arguments of ``fuse``; options that are not kernelweld's are checked against Inductor's."""
+    """Settings from the arguments of ``fuse``; options that are not kernelweld's are checked against
+    Inductor's.
+    """
     options = dict(options or {})
     own = {name: options.pop(name) for name in ("pipeline", "merge_gemms") if name in options}
     known = _inductor_options()

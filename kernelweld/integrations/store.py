@@ -1,4 +1,6 @@
-"""Reports kept beside the kernels: on a compile-cache hit no pass runs, and the report of the first compilation is read instead."""
+"""Reports kept beside the kernels: on a compile-cache hit no pass runs, and the report of the first
+compilation is read instead.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from kernelweld.ir.report import GraphReport, Report
 
 
 def key_of(gm: fx.GraphModule, inputs: Sequence[object], uuid: str) -> str:
-    """An address for one Dynamo graph: its code, what is known of its inputs, and the pass that compiles it."""
+    """An address for one Dynamo graph: its code, what is known of its inputs, and the pass that
+    compiles it.
+    """
     described = [_describe(value) for value in inputs]
     return hashlib.sha256("\n".join((gm.code, *described, uuid)).encode()).hexdigest()[:32]
 
@@ -28,7 +32,9 @@ def _describe(value: object) -> str:
 
 
 def save(key: str, reports: Sequence[GraphReport]) -> None:
-    """Writes the reports of one compilation, atomically; a folder that cannot be written is no reason to fail."""
+    """Writes the reports of one compilation, atomically; a folder that cannot be written is no reason
+    to fail.
+    """
     path = _path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

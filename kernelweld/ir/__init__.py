@@ -1,7 +1,8 @@
 """Words: the semantic operations that kernelweld recognises, plans and generates code for.
 
-A word is a frozen dataclass of static parameters together with a ``torch.ops.kernelweld.<kind>`` operator, so a graph that holds
-words still runs on any device. ``WORDS`` is the whole vocabulary; a word of a node is found with :func:`word_of`.
+A word is a frozen dataclass of static parameters together with a ``torch.ops.kernelweld.<kind>``
+operator, so a graph that holds words still runs on any device. ``WORDS`` is the whole vocabulary; a word
+of a node is found with :func:`word_of`.
 """
 
 from __future__ import annotations

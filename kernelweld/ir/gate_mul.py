@@ -14,9 +14,9 @@ from kernelweld.ir.word import Word, rounded
 class GateMul(Word):
     """``act(gate) * up``.
 
-    Formula, in float32: ``a = act(float(gate))`` rounded to ``act_dtype``; ``y = a * float(up)`` rounded to ``dtype``.
-    ``act`` is ``silu``, ``sigmoid`` or ``gelu_tanh``. A packed input (halves of one tensor, or gate and value interleaved per head) is
-    two strided views of one tensor; the word is the same.
+    Formula, in float32: ``a = act(float(gate))`` rounded to ``act_dtype``; ``y = a * float(up)`` rounded
+    to ``dtype``. ``act`` is ``silu``, ``sigmoid`` or ``gelu_tanh``. A packed input (halves of one tensor,
+    or gate and value interleaved per head) is two strided views of one tensor; the word is the same.
 
     Shapes: ``gate`` and ``up`` broadcast against each other (a ``[T, 1]`` gate scales whole rows).
     """

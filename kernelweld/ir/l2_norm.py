@@ -21,8 +21,8 @@ class L2Norm(Word):
         outside  y = x / (sqrt(sum(x * x)) + eps)
         clamp    y = x / max(sqrt(sum(x * x)), eps)          F.normalize
 
-    Shapes: ``x [..., N]``, same shape out.
-    Rounding: for ``outside`` and ``clamp`` the norm is rounded to ``norm_dtype`` before eps is applied; the result to ``dtype``.
+    Shapes: ``x [..., N]``, same shape out. Rounding: for ``outside`` and ``clamp`` the norm is rounded to
+    ``norm_dtype`` before eps is applied; the result to ``dtype``.
     """
 
     kind = "l2_norm"

@@ -1,4 +1,6 @@
-"""What a raised word came from: the exact nodes, kept so that a word that is not welded is restored to them."""
+"""What a raised word came from: the exact nodes, kept so that a word that is not welded is restored to
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ORIGIN = "kernelweld_origin"
 
 @dataclass(frozen=True)
 class Origin:
-    """The nodes that a word replaced, as a small graph whose placeholders are the word's operands (absent operands skipped)."""
+    """The nodes that a word replaced, as a small graph whose placeholders are the word's operands
+    (absent operands skipped).
+    """
 
     graph: fx.Graph
     inputs: int
@@ -39,17 +43,21 @@ def record_origin(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: 
 
 
 def restore_origin(graph: fx.Graph, word_node: fx.Node, operands: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
-    """Copies the origin of ``word_node`` back into ``graph`` before it, on the current operands; returns the output values."""
+    """Copies the origin of ``word_node`` back into ``graph`` before it, on the current operands;
+    returns the output values.
+    """
     origin: Origin = word_node.meta[ORIGIN]
     placeholders = [n for n in origin.graph.nodes if n.op == "placeholder"]
     env: dict[fx.Node, fx.Node] = dict(zip(placeholders, operands, strict=True))
     with graph.inserting_before(word_node):
-        outputs = graph.graph_copy(origin.graph, cast("dict[fx.Node, fx.Node]", env))
+        outputs = graph.graph_copy(origin.graph, env)
     return cast("tuple[fx.Node, ...]", outputs)
 
 
 def source_lines(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
-    """The distinct model source lines of ``nodes`` as ``file:line``, innermost frame, in order of first appearance."""
+    """The distinct model source lines of ``nodes`` as ``file:line``, innermost frame, in order of
+    first appearance.
+    """
     lines = dict.fromkeys(line for node in nodes if (line := source_line(node.meta)) is not None)
     return tuple(lines)
 

@@ -1,4 +1,6 @@
-"""``pointwise``: any elementwise ATen operation without a name of its own, so that a chain is never cut by one."""
+"""``pointwise``: any elementwise ATen operation without a name of its own, so that a chain is never
+cut by one.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ POINTWISE: Mapping[OpOverload, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Pointwise:
-    """An elementwise ATen node as it stands in the graph: its operator is its reference, its node the place it is kept.
+    """An elementwise ATen node as it stands in the graph: its operator is its own reference.
 
     Each result is rounded to the node's own dtype, as eager torch does; operands broadcast.
     """

@@ -1,4 +1,6 @@
-"""The typed report: what was recognised, what was welded, what was not and why, and the launches before and after."""
+"""The typed report: what was recognised, what was welded, what was not and why, and the launches
+before and after.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True)
 class NearMiss:
-    """An anchor that was found and not raised, or a word that was not welded: where, and the reason in words."""
+    """An anchor that was found and not raised, or a word that was not welded: where, and the reason in
+    words.
+    """
 
     anchor: str
     kind: str
@@ -19,7 +23,9 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class WeldReport:
-    """One weld: its kernel's name, its words in order, the model's source lines it replaces, its row tasks."""
+    """One weld: its kernel's name, its words in order, the model's source lines it replaces, its row
+    tasks.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -54,7 +60,9 @@ class Report:
     graphs: tuple[GraphReport, ...] = ()
 
     def to_json(self) -> str:
-        """The report as JSON: ``{"graphs": [{"nodes", "words", "near_misses", "welds", "launches", "seconds"}]}``."""
+        """The report as JSON: ``{"graphs": [{"nodes", "words", "near_misses", "welds", "launches",
+        "seconds"}]}``.
+        """
         return json.dumps(asdict(self), indent=2)
 
     @classmethod

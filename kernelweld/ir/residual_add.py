@@ -11,7 +11,7 @@ from kernelweld.ir.word import Word
 
 @dataclass(frozen=True)
 class ResidualAdd(Word):
-    """``x + residual`` computed in float32 and rounded once to ``dtype``; the rounded sum is what is kept and normalised.
+    """``x + residual`` in float32, rounded once to ``dtype``; the rounded sum is kept and normalised.
 
     Shapes: both ``[..., N]``, equal. Rounding: once, to ``dtype``.
     """

@@ -24,11 +24,11 @@ class RMSNorm(Word):
         s = n | n * w | n * (1 + w)          rounded to scaled_dtype
         y = s [* act(float(gate))            not gate_first]   rounded to dtype
 
-    Shapes: ``x [..., N]``; ``weight`` and ``gate`` broadcast against it (a weight is usually ``[N]``). Any float dtype up to 32 bits.
-    Rounding: ``normed_dtype=float32`` means no rounding there. Llama-like models round the normalised value to bfloat16 and then
-    scale; Gemma, Qwen3.5 and OLMo2 scale in float32 and round once.
-    Errors: a dtype of more than 32 bits is refused by the patterns; nothing is raised here.
-    Source: Zhang and Sennrich 2019, arXiv 1910.07467.
+    Shapes: ``x [..., N]``; ``weight`` and ``gate`` broadcast against it (a weight is usually ``[N]``).
+    Any float dtype up to 32 bits. Rounding: ``normed_dtype=float32`` means no rounding there. Llama-like
+    models round the normalised value to bfloat16 and then scale; Gemma, Qwen3.5 and OLMo2 scale in
+    float32 and round once. Errors: a dtype of more than 32 bits is refused by the patterns; nothing is
+    raised here. Source: Zhang and Sennrich 2019, arXiv 1910.07467.
     """
 
     kind = "rms_norm"

@@ -21,15 +21,16 @@ class Rope(Word):
         a' = a * cos_a - b * sin_a
         b' = b * cos_b + a * sin_b          products rounded to product_dtype, sums to dtype
 
-    ``style`` says which elements are a pair and where it is written: ``neox`` pairs ``i`` with ``i + rotary_dim/2``; ``interleaved``
-    pairs ``2i`` with ``2i + 1``; ``interleaved_to_halves`` reads like ``interleaved`` and writes like ``neox`` (DeepSeek MLA).
-    ``table`` says how cos and sin are laid out in their last dimension: ``halves`` (width rotary_dim; value of ``a`` in the first
-    half, of ``b`` in the second), ``pairs`` (width rotary_dim, values alternate), ``half`` (width rotary_dim/2, shared by a and b).
-    ``inverse`` rotates backwards (sin negated).
+    ``style`` says which elements are a pair and where it is written: ``neox`` pairs ``i`` with ``i +
+    rotary_dim/2``; ``interleaved`` pairs ``2i`` with ``2i + 1``; ``interleaved_to_halves`` reads like
+    ``interleaved`` and writes like ``neox`` (DeepSeek MLA). ``table`` says how cos and sin are laid out
+    in their last dimension: ``halves`` (width rotary_dim; value of ``a`` in the first half, of ``b`` in
+    the second), ``pairs`` (width rotary_dim, values alternate), ``half`` (width rotary_dim/2, shared by a
+    and b). ``inverse`` rotates backwards (sin negated).
 
-    Shapes: ``x [..., D]``; cos and sin broadcast against ``x`` in all but the last dimension. Out: the shape of ``x``.
-    Rounding: as above; the inputs are used in float32.
-    Source: Su et al. 2021, arXiv 2104.09864.
+    Shapes: ``x [..., D]``; cos and sin broadcast against ``x`` in all but the last dimension. Out: the
+    shape of ``x``. Rounding: as above; the inputs are used in float32. Source: Su et al. 2021, arXiv
+    2104.09864.
     """
 
     kind = "rope"

@@ -16,12 +16,14 @@ SECTIONS = ("none", "plain", "interleaved")
 class RopeTable(Word):
     """Cosines and sines at given positions.
 
-    ``source="inv_freq"``: ``source_table`` is ``inv_freq [H]``; ``angle = float(position) * inv_freq`` and
-    ``cos = round(cos(angle) * scaling)``, likewise sin, rounded to ``dtype``.
-    ``source="cache"``: ``source_table`` is ``[max_position, 2H]`` with cosines in the first half and sines in the second, indexed by position.
-    ``layout="halves"`` repeats the H values twice (width 2H), ``"pairs"`` repeats each value in place, ``"half"`` leaves width H.
-    ``sections`` (mrope, positions ``[3, ...]`` for time, height, width): ``plain`` takes consecutive runs of the H frequencies from the
-    three rows in turn; ``interleaved`` takes frequency ``i`` from row ``i % 3`` while ``i < 3 * sections[i % 3]``, else from row 0.
+    ``source="inv_freq"``: ``source_table`` is ``inv_freq [H]``; ``angle = float(position) * inv_freq``
+    and ``cos = round(cos(angle) * scaling)``, likewise sin, rounded to ``dtype``. ``source="cache"``:
+    ``source_table`` is ``[max_position, 2H]`` with cosines in the first half and sines in the second,
+    indexed by position. ``layout="halves"`` repeats the H values twice (width 2H), ``"pairs"`` repeats
+    each value in place, ``"half"`` leaves width H. ``sections`` (mrope, positions ``[3, ...]`` for time,
+    height, width): ``plain`` takes consecutive runs of the H frequencies from the three rows in turn;
+    ``interleaved`` takes frequency ``i`` from row ``i % 3`` while ``i < 3 * sections[i % 3]``, else from
+    row 0.
 
     Shapes: positions ``[...]`` (or ``[3, ...]``), out two tensors ``[..., H or 2H]``.
     """

@@ -19,7 +19,9 @@ ROW_REDUCE: Mapping[OpOverload, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RowReduce:
-    """A last-dimension reduction as it stands in the graph; accumulated in float32 and rounded to the node's own dtype."""
+    """A last-dimension reduction as it stands in the graph; accumulated in float32 and rounded to the
+    node's own dtype.
+    """
 
     name: str
     keepdim: bool

@@ -53,12 +53,14 @@ def op_of(word: Word | type[Word]) -> OpOverload:
 
 def word_of(node: fx.Node) -> Word | None:
     """The raised word that ``node`` calls, or None."""
-    cls = _CLASSES.get(node.target) if node.op == "call_function" else None  # type: ignore[arg-type]
-    return None if cls is None else cls.from_static(dict(node.kwargs))  # type: ignore[arg-type]
+    cls = _CLASSES.get(node.target) if node.op == "call_function" else None  # type: ignore[call-overload]
+    return None if cls is None else cls.from_static(dict(node.kwargs))
 
 
 def step_of(node: fx.Node) -> Step | None:
-    """What a weld would hold for ``node``: its raised word, or the nameless pointwise or row-reduce it is; None if neither."""
+    """What a weld would hold for ``node``: its raised word, or the nameless pointwise or row-reduce it
+    is; None if neither.
+    """
     if node.op != "call_function":
         return None
     word = word_of(node)

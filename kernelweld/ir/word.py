@@ -1,4 +1,6 @@
-"""The base of all words: static parameters, tensor operands, reference, and the operator schema derived from them."""
+"""The base of all words: static parameters, tensor operands, reference, and the operator schema
+derived from them.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ _SCHEMA_TYPES = {
 class Word(ABC):
     """One semantic operation with fixed parameters.
 
-    Subclasses are frozen dataclasses whose fields are the parameters. ``operands`` names the tensor arguments in order; a name that
-    ends in ``?`` is optional and given as ``None`` when absent. ``reference`` computes the word in plain torch: in float32, rounding
-    exactly where the fields say.
+    Subclasses are frozen dataclasses whose fields are the parameters. ``operands`` names the tensor
+    arguments in order; a name that ends in ``?`` is optional and given as ``None`` when absent.
+    ``reference`` computes the word in plain torch: in float32, rounding exactly where the fields say.
     """
 
     kind: ClassVar[str]
@@ -47,7 +49,9 @@ class Word(ABC):
     @classmethod
     def schema(cls) -> str:
         """The torch.library schema: operands first, then the fields as keyword-only arguments."""
-        operands = [f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in cls.operands]
+        operands = [
+            f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in cls.operands
+        ]
         types = get_type_hints(cls)
         fields = [f"{_SCHEMA_TYPES[types[f.name]]} {f.name}" for f in dataclasses.fields(cls)]
         result = "Tensor" if cls.results == 1 else f"({', '.join(['Tensor'] * cls.results)})"
@@ -58,7 +62,7 @@ class Word(ABC):
     def from_static(cls, static: dict[str, Static]) -> Self:
         """The word whose fields are ``static``, as they stand in an FX node's keyword arguments."""
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in static.items()}
-        return cls(**values)  # type: ignore[arg-type]
+        return cls(**values)
 
     def static(self) -> dict[str, Static]:
         """The fields as keyword arguments of the operator."""

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class PassContext:
-    """What passes of one pipeline run hand on to each other: near misses so far and the plan. A new one for each graph."""
+    """What passes of one pipeline run hand on to each other: near misses so far and the plan. A new
+    one for each graph.
+    """
 
     near_misses: list[NearMiss] = dataclasses.field(default_factory=list)
     plan: WeldPlan | None = None
@@ -32,7 +34,9 @@ class PassResult:
 
 @dataclasses.dataclass(frozen=True)
 class Pass(ABC):
-    """One rewriting step. The fields are its options; ``run`` may change ``gm.graph`` and leaves it runnable and equal in meaning."""
+    """One rewriting step. The fields are its options; ``run`` may change ``gm.graph`` and leaves it
+    runnable and equal in meaning.
+    """
 
     name: ClassVar[str]
 

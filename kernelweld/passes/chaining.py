@@ -1,4 +1,6 @@
-"""Vertical grouping: each step joins the chain of its producers when their rows nest and nothing outside lies between."""
+"""Vertical grouping: each step joins the chain of its producers when their rows nest and nothing
+outside lies between.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,18 @@ class Chainer:
             self._keep([node], ())
 
     def _may_join(self, group: frozenset[fx.Node], node: fx.Node) -> bool:
-        """Unnamed work that others need too is not drawn into one chain: the others would have to wait for that chain."""
+        """Unnamed work that others need too is not drawn into one chain: the others would have to wait
+        for that chain.
+        """
         return any(word_of(member) is not None for member in group) or not escaping({*group, node}) & group
 
     def _try(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> bool:
         members = [n for group in groups for n in group] + [node]
-        if len(members) > MAX_STEPS or not self._fits(members) or not self.contraction.is_convex(set(members)):
+        if (
+            len(members) > MAX_STEPS
+            or not self._fits(members)
+            or not self.contraction.is_convex(set(members))
+        ):
             return False
         self._keep(members, groups)
         return True

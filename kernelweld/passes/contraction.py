@@ -1,4 +1,6 @@
-"""The graph with groups of nodes drawn together: what reaches what, and whether a set of nodes can become one node."""
+"""The graph with groups of nodes drawn together: what reaches what, and whether a set of nodes can
+become one node.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from kernelweld.passes.tasks.views import is_view
 
 
 class Contraction:
-    """Disjoint groups over a graph in topological order. A group counts as one node: to enter it is to leave it from any member."""
+    """Disjoint groups over a graph in topological order. A group counts as one node: to enter it is to
+    leave it from any member.
+    """
 
     def __init__(self, graph: fx.Graph) -> None:
         self.index = {node: i for i, node in enumerate(graph.nodes)}
@@ -33,7 +37,9 @@ class Contraction:
         return self._group.get(node) or frozenset((node,))
 
     def is_convex(self, members: Collection[fx.Node]) -> bool:
-        """Whether no path leaves ``members`` and comes back, so that they can run as one. Views on the way inside do not count."""
+        """Whether no path leaves ``members`` and comes back, so that they can run as one. Views on the
+        way inside do not count.
+        """
         last = max(self.index[node] for node in members)
         seen: set[fx.Node] = set()
         stack = list(self._exits(members))

@@ -1,4 +1,6 @@
-"""Inserting kernel calls: buffers, the functional Triton wrapper, and the values that take the place of the welded steps."""
+"""Inserting kernel calls: buffers, the functional Triton wrapper, and the values that take the place
+of the welded steps.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ aten = torch.ops.aten
 #: What is still a reshape after views were looked through moves data.
 _RESHAPES = frozenset({aten.reshape.default, aten.view.default, aten._unsafe_view.default})
 
-#: Whether Inductor holds the kernel's arguments to the strides recorded for them (torch 2.13); before, only to their order.
+#: Whether Inductor holds the kernel's arguments to the strides recorded for them (torch 2.13); before,
+#: only to their order.
 _KEEPS_STRIDES = hasattr(post_grad, "_propagate_triton_eager_input_vals")
 
 
@@ -60,7 +63,9 @@ class Launcher:
 
     def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
         buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}
-        kwargs: dict[str, fx.Node | int] = {name: self._in_memory(node) for node, name in arguments.inputs.items()}
+        kwargs: dict[str, fx.Node | int] = {
+            name: self._in_memory(node) for node, name in arguments.inputs.items()
+        }
         kwargs.update(buffers)
         known = {symbol.name: symbol for task in program.tasks for symbol in free_symbols(task)}
         kwargs.update({name: self._symbols.node(known[name]) for name in kernel.symbols})
@@ -79,17 +84,23 @@ class Launcher:
         call.meta["val"] = {name: buffer.meta["val"] for name, buffer in buffers.items()}
         if _KEEPS_STRIDES:
             call.meta["eager_input_vals"] = ((), fx.node.map_arg(call.kwargs, lambda n: n.meta["val"]))
-        for node in arguments.inputs:  # the kernel was generated for these strides: Inductor must not pad them
+        for (
+            node
+        ) in arguments.inputs:  # the kernel was generated for these strides: Inductor must not pad them
             node.meta["dislike_padding"] = True
         return call
 
     def _in_memory(self, node: fx.Node) -> fx.Node:
-        """``node``, or one copy for all kernels of a reshape that moves data: Inductor would copy it again for each of them."""
+        """``node``, or one copy for all kernels of a reshape that moves data: Inductor would copy it
+        again for each of them.
+        """
         if node.op != "call_function" or node.target not in _RESHAPES or not node.meta["val"].is_contiguous():
             return node
         if node not in self._copies:
             with self._graph.inserting_after(node):
-                copy = self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+                copy = self._graph.call_function(
+                    aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+                )
             copy.meta = dict(node.meta)
             self._copies[node] = copy
         return self._copies[node]
@@ -100,7 +111,9 @@ class Launcher:
         shape = [value.shape[i] for i in physical_order(node)]
         sizes = self._sizes(shape)
         empty = self._graph.call_function(
-            aten.empty.memory_format, (sizes,), {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+            aten.empty.memory_format,
+            (sizes,),
+            {"dtype": value.dtype, "device": value.device, "pin_memory": False},
         )
         with value.fake_mode:
             empty.meta["val"] = torch.empty(shape, dtype=value.dtype, device=value.device)
@@ -134,4 +147,3 @@ class Launcher:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
         self._gm.recompile()
-

@@ -12,7 +12,9 @@ from kernelweld.passes.weld import Chain
 
 
 def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple[Chain, ...]]:
-    """Groups ``chains`` into packs of at most ``max_tasks``, each of one level and device; the order of first chains is kept."""
+    """Groups ``chains`` into packs of at most ``max_tasks``, each of one level and device; the order
+    of first chains is kept.
+    """
     contraction = Contraction(graph)
     for chain in chains:
         contraction.join(chain.steps)
@@ -21,7 +23,9 @@ def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple
     levels = _levels(graph, contraction)
     for chain in chains:
         key = (levels[chain.steps[0]], chain.steps[0].meta["val"].device)
-        home = next((p for p in open_packs[key] if len(p) < max_tasks and _joins(contraction, p, chain)), None)
+        home = next(
+            (p for p in open_packs[key] if len(p) < max_tasks and _joins(contraction, p, chain)), None
+        )
         if home is None:
             home = []
             packs.append(home)

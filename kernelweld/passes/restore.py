@@ -34,7 +34,7 @@ def inline_reference(graph: fx.Graph, node: fx.Node, word: Word) -> None:
     for result in results:
         if isinstance(result, fx.Node) and "stack_trace" in node.meta:
             result.meta["stack_trace"] = node.meta["stack_trace"]
-    _replace(graph, node, results)  # type: ignore[arg-type]
+    _replace(graph, node, results)
 
 
 def _trace(word: Word, node: fx.Node) -> fx.Graph:

@@ -25,9 +25,10 @@ class SkinnyGemmPass(Pass):
     Before: ``%2: f32[1,256] = mm(%x[1,7168], permute(%w[256,7168]))``
     After:  ``%2 = reshape(sum(mul(%w, %x), -1))`` in float32, rounded to the dtype of the product
 
-    A GEMM library splits such a product over K and reduces it in a second launch; as a row sum it is one kernel that reads the weight once,
-    and what follows it (a router's sigmoid and bias) is fused behind it. The sum is accumulated in float32, as the library does.
-    Not handled: a matrix that is not the transpose of a row-major weight, symbolic rows, addmm.
+    A GEMM library splits such a product over K and reduces it in a second launch; as a row sum it is one
+    kernel that reads the weight once, and what follows it (a router's sigmoid and bias) is fused behind
+    it. The sum is accumulated in float32, as the library does. Not handled: a matrix that is not the
+    transpose of a row-major weight, symbolic rows, addmm.
     """
 
     name = "skinny-gemm"
@@ -35,7 +36,11 @@ class SkinnyGemmPass(Pass):
     max_columns: int = 1024
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
-        found = [node for node in gm.graph.find_nodes(op="call_function", target=aten.mm.default) if self._is_skinny(node)]
+        found = [
+            node
+            for node in gm.graph.find_nodes(op="call_function", target=aten.mm.default)
+            if self._is_skinny(node)
+        ]
         for node in found:
             _rewrite(node)
         gm.graph.eliminate_dead_code()
@@ -43,12 +48,22 @@ class SkinnyGemmPass(Pass):
 
     def _is_skinny(self, node: fx.Node) -> bool:
         row, matrix = node.args[:2]
-        if not isinstance(row, fx.Node) or not isinstance(matrix, fx.Node) or matrix.target is not aten.permute.default:
+        if (
+            not isinstance(row, fx.Node)
+            or not isinstance(matrix, fx.Node)
+            or matrix.target is not aten.permute.default
+        ):
             return False
         rows, columns = node.meta["val"].shape
         weight = matrix.args[0].meta["val"]  # type: ignore[union-attr]
         static = isinstance(rows, int) and isinstance(columns, int) and isinstance(weight.shape[1], int)
-        return static and rows == 1 and columns <= self.max_columns and weight.is_contiguous() and weight.dtype in _DTYPES
+        return (
+            static
+            and rows == 1
+            and columns <= self.max_columns
+            and weight.is_contiguous()
+            and weight.dtype in _DTYPES
+        )
 
 
 def _rewrite(node: fx.Node) -> None:
@@ -65,7 +80,9 @@ def _rewrite(node: fx.Node) -> None:
 
 
 def _widened(node: fx.Node, operand: fx.Node) -> fx.Node:
-    return operand if operand.meta["val"].dtype == torch.float32 else _call(node, cast, operand, torch.float32)
+    return (
+        operand if operand.meta["val"].dtype == torch.float32 else _call(node, cast, operand, torch.float32)
+    )
 
 
 def _call(node: fx.Node, target: OpOverload, *args: Argument) -> fx.Node:

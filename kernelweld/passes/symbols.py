@@ -33,12 +33,15 @@ class SymbolNodes:
         if isinstance(value, torch.SymInt):
             self._known.setdefault(value.node.expr, node)
         elif isinstance(value, torch.Tensor):
-            for dim, size in enumerate(value.shape):
+            sizes: tuple[int | torch.SymInt, ...] = tuple(value.shape)
+            for dim, size in enumerate(sizes):
                 if isinstance(size, torch.SymInt):
                     self._tensors.setdefault(size.node.expr, (node, dim))
 
     def node(self, expr: sympy.Expr) -> Size:
-        """``expr`` as a Python int or as a node. Nodes made here are not shared: each stands at its own insertion point."""
+        """``expr`` as a Python int or as a node. Nodes made here are not shared: each stands at its
+        own insertion point.
+        """
         if expr.is_Integer:
             return int(expr)
         if expr in self._known:
@@ -65,6 +68,5 @@ class SymbolNodes:
         if all(isinstance(arg, int) for arg in args):
             return int(target(*args))  # type: ignore[call-overload, no-any-return]
         node = self._graph.call_function(target, args)
-        values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
-        node.meta["val"] = values[0].shape[values[1]] if target is torch.ops.aten.sym_size.int else target(*values)
+        node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args))
         return node

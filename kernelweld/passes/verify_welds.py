@@ -1,4 +1,6 @@
-"""``verify-welds``: runs every planned kernel beside the nodes it replaces, and drops the welds that break the numerics contract."""
+"""``verify-welds``: runs every planned kernel beside the nodes it replaces, and drops the welds that
+break the numerics contract.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ from kernelweld.passes.weld import Weld, WeldPlan
 class VerifyWeldsPass(Pass):
     """Checks a plan before it is carried out; changes nothing in the graph.
 
-    Before: a plan of welds A, B, C
-    After:  the same plan without B, whose kernel was further from a float64 run than its original nodes plus one unit in the last place
+    Before: a plan of welds A, B, C After:  the same plan without B, whose kernel was further from a
+    float64 run than its original nodes plus one unit in the last place
 
-    Preconditions: runs between ``plan`` and ``lower``; needs a GPU for CUDA graphs, or Triton's interpreter for CPU graphs.
-    ``samples`` draws of inputs are tried for each distinct weld, from ``seed`` on. With ``strict`` a broken contract raises.
+    Preconditions: runs between ``plan`` and ``lower``; needs a GPU for CUDA graphs, or Triton's
+    interpreter for CPU graphs. ``samples`` draws of inputs are tried for each distinct weld, from
+    ``seed`` on. With ``strict`` a broken contract raises.
     """
 
     name = "verify-welds"
@@ -42,8 +45,8 @@ class VerifyWeldsPass(Pass):
                 continue
             self._complain(weld, broken)
             context.near_misses.append(_miss(weld, broken))
-        welds, reports = (tuple(part[i] for i in kept) for part in (plan.welds, plan.reports))
-        context.plan = replace(plan, welds=welds, reports=reports)
+        welds = tuple(plan.welds[i] for i in kept)
+        context.plan = replace(plan, welds=welds, reports=tuple(plan.reports[i] for i in kept))
         return PassResult(modified=False, count=len(kept))
 
     def _broken(self, weld: Weld) -> WeldCheck | None:

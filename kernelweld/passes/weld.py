@@ -40,7 +40,9 @@ class Weld:
 
 @dataclass(frozen=True)
 class WeldPlan:
-    """The welds of one graph, the words that were left out with the reason, and how many words of each kind there are."""
+    """The welds of one graph, the words that were left out with the reason, and how many words of each
+    kind there are.
+    """
 
     welds: tuple[Weld, ...]
     near_misses: tuple[NearMiss, ...] = ()

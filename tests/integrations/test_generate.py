@@ -1,4 +1,6 @@
-"""Users' own loop: ``fuse`` then ``generate``. Same greedy tokens as the untouched model, and nothing is compiled late."""
+"""Users' own loop: ``fuse`` then ``generate``. Same greedy tokens as the untouched model, and nothing
+is compiled late.
+"""
 
 from __future__ import annotations
 

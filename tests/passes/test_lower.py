@@ -29,8 +29,12 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
-def attention(qkv: torch.Tensor, w: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Two heads of queries and one of keys, normalised per head and rotated, as ``[batch, heads, tokens, 16]``."""
+def attention(
+    qkv: torch.Tensor, w: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Two heads of queries and one of keys, normalised per head and rotated, as ``[batch, heads,
+    tokens, 16]``.
+    """
     q, k, v = qkv.split([32, 16, 16], -1)
     q = norm(q.view(2, 5, 2, 16), w).transpose(1, 2)
     k = norm(k.view(2, 5, 1, 16), w).transpose(1, 2)
@@ -42,12 +46,16 @@ def inputs(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(s, dtype=dtype) for s in ((2, 5, 64), (16,), (2, 1, 5, 16), (2, 1, 5, 16)))
 
 
-def lowered(fn: Callable[..., object], args: tuple[torch.Tensor, ...], target: str) -> tuple[fx.GraphModule, object, object]:
+def lowered(
+    fn: Callable[..., object], args: tuple[torch.Tensor, ...], target: str
+) -> tuple[fx.GraphModule, object, object]:
     """The graph after the pipeline, what it gave before, and what it gives now."""
     captured = capture(fn, args)
     gm, flat = captured.graphs[0], captured.inputs[0]
     before = gm(*flat)
-    Pipeline.from_text(f"canonicalize,raise,plan{{keep-all=true}},lower{{target={target}}}", strict=True).run(gm)
+    Pipeline.from_text(f"canonicalize,raise,plan{{keep-all=true}},lower{{target={target}}}", strict=True).run(
+        gm
+    )
     with exact_casts():
         return gm, before, gm(*flat)
 
@@ -80,7 +88,9 @@ def test_views_of_one_value_are_one_argument() -> None:
 
 
 def test_a_table_that_a_reshape_moves_is_copied_once_for_all_kernels() -> None:
-    def two_layers(x: torch.Tensor, y: torch.Tensor, table: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def two_layers(
+        x: torch.Tensor, y: torch.Tensor, table: torch.Tensor, w: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         cos = table.unsqueeze(-1).expand(5, 8, 2).reshape(5, 16)
         first = rope(norm(x, w), cos, cos)
         return first, rope(norm(y @ first.T @ first, w), cos, cos)

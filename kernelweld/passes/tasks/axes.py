@@ -1,8 +1,9 @@
 """Axes: the index space that the values of one row task share, refined as views split dimensions.
 
-A dimension of a value is a product of axes, outermost first; a broadcast dimension of size 1 is the empty product. Two dimensions that
-must be equal are unified: axes of equal size become one, and an axis that is a multiple of another is split. So ``[B, S, H*D]`` and
-its view ``[B, S, H, D]`` end up with the same axes, and a permute only reorders them.
+A dimension of a value is a product of axes, outermost first; a broadcast dimension of size 1 is the empty
+product. Two dimensions that must be equal are unified: axes of equal size become one, and an axis that is
+a multiple of another is split. So ``[B, S, H*D]`` and its view ``[B, S, H, D]`` end up with the same
+axes, and a permute only reorders them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,11 @@ class AxisSpace:
         """The dimension in its finest known axes."""
         if not any(axis in self.finer for axis in dim):
             return dim
-        return tuple(fine for axis in dim for fine in (self.resolve(self.finer[axis]) if axis in self.finer else (axis,)))
+        return tuple(
+            fine
+            for axis in dim
+            for fine in (self.resolve(self.finer[axis]) if axis in self.finer else (axis,))
+        )
 
     def size(self, dim: Dim) -> sympy.Expr:
         """The number of elements along a dimension."""

@@ -33,7 +33,9 @@ from kernelweld.passes.tasks.views import expression
 
 @dataclass
 class Arguments:
-    """The tensor arguments of one kernel: each input or output node has one name, shared by all tasks of the weld."""
+    """The tensor arguments of one kernel: each input or output node has one name, shared by all tasks
+    of the weld.
+    """
 
     inputs: dict[fx.Node, str] = field(default_factory=dict)
     outputs: dict[fx.Node, str] = field(default_factory=dict)
@@ -61,7 +63,9 @@ class Arguments:
 
 
 def build_task(steps: Sequence[fx.Node], escaping: Collection[fx.Node], arguments: Arguments) -> RowTask:
-    """The row task of ``steps`` (topological order), storing those in ``escaping``; DomainMismatch if they share no domain."""
+    """The row task of ``steps`` (topological order), storing those in ``escaping``; DomainMismatch if
+    they share no domain.
+    """
     layout = lay_out(steps)
     domain = find_domain(layout, escaping)
     return _Assembly(layout, domain, arguments).task(escaping)
@@ -101,7 +105,9 @@ class _Assembly:
         out = self.values[node] = value_of(self.layout, self.domain, node, self._name(_kind(node)))
         self.steps.append(self._make(node, step, out, ins))
 
-    def _make(self, node: fx.Node, step: object, out: Value, ins: list[Value | float | int | None]) -> TaskStep:
+    def _make(
+        self, node: fx.Node, step: object, out: Value, ins: list[Value | float | int | None]
+    ) -> TaskStep:
         over = self._over_heads(node)
         tensors = tuple(v for v in ins if isinstance(v, Value))
         if isinstance(step, Word):
@@ -151,7 +157,9 @@ class _Assembly:
 
     def _store(self, node: fx.Node) -> None:
         access = write_access(node, self.layout.held[node].dims)
-        self.steps.append(Store(self.values[node], self._address(access, self.arguments.write(node, _kind(node)))))
+        self.steps.append(
+            Store(self.values[node], self._address(access, self.arguments.write(node, _kind(node))))
+        )
 
     def _address(self, access: Access, name: str) -> Operand:
         strides = access.stride_of(self.layout.space)

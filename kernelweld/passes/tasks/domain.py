@@ -1,4 +1,6 @@
-"""The domain of a laid-out chain: which axes are rows, which is the feature axis of each value, which is the axis of heads."""
+"""The domain of a laid-out chain: which axes are rows, which is the feature axis of each value, which
+is the axis of heads.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dim, Dims, DomainMisma
 from kernelweld.passes.tasks.layout import Layout
 from kernelweld.passes.tasks.steps import Need, is_concat
 
-#: Elementwise chains have no dimension that must be whole: theirs is cut to tiles of at most this many elements.
+#: Elementwise chains have no dimension that must be whole: theirs is cut to tiles of at most this many
+#: elements.
 ELEMENTWISE_WIDTH = 2048
 #: The widest tile that one program holds.
 MAX_WIDTH = 32768
@@ -21,7 +24,9 @@ MAX_WIDTH = 32768
 
 @dataclass(frozen=True)
 class Domain:
-    """Row axes outermost first, the feature axes, and the axis of heads (None unless a reduction covers it)."""
+    """Row axes outermost first, the feature axes, and the axis of heads (None unless a reduction
+    covers it).
+    """
 
     rows: tuple[Axis, ...]
     features: frozenset[Axis]
@@ -36,15 +41,17 @@ class Domain:
 
 
 def find_domain(layout: Layout, escaping: Collection[fx.Node] = ()) -> Domain:
-    """The domain that all steps of ``layout`` share and over which ``escaping`` ones are stored, or DomainMismatch."""
+    """The domain that all steps of ``layout`` share and over which ``escaping`` ones are stored, or
+    DomainMismatch.
+    """
     if not layout.needs:
         _tile_elementwise(layout)
     features, heads = _tile_axes(layout)
     domain = Domain(_row_axes(layout, features, heads), frozenset(features), heads)
     _check_static(domain)
     _check_single_elements(layout, domain)
-    for held in (*layout.held.values(), *layout.reads.values()):
-        domain.feature_of(layout.space, held.dims)
+    for dims in (*(h.dims for h in layout.held.values()), *(r.dims for r in layout.reads.values())):
+        domain.feature_of(layout.space, dims)
     _check_nesting(layout, domain, escaping)
     return domain
 
@@ -76,7 +83,9 @@ def _is_fresh_feature(layout: Layout, node: fx.Node) -> bool:
 
 
 def _tile_elementwise(layout: Layout) -> None:
-    """Chooses a feature axis for a chain without one: the innermost axis of the widest result, cut to a divisor of moderate width."""
+    """Chooses a feature axis for a chain without one: the innermost axis of the widest result, cut to
+    a divisor of moderate width.
+    """
     dims = max((layout.held[n].dims for n in layout.steps), key=lambda d: len(_axes(layout.space, d)))
     axes = _axes(layout.space, dims)
     if not axes:
@@ -85,7 +94,9 @@ def _tile_elementwise(layout: Layout) -> None:
     if last.size.is_Integer and int(last.size) > ELEMENTWISE_WIDTH:
         width = next((w for w in (2048, 1024, 512, 256, 128) if int(last.size) % w == 0), None)
         if width is not None:
-            layout.space.unify((last,), (Axis(last.size / width, "tile"), Axis(last.size * 0 + width, "feature")))
+            layout.space.unify(
+                (last,), (Axis(last.size / width, "tile"), Axis(last.size * 0 + width, "feature"))
+            )
             last = layout.space.resolve((last,))[-1]
     layout.needs.append((layout.steps[0], Need.SINGLE, (last,)))
 
@@ -107,13 +118,17 @@ def _check_static(domain: Domain) -> None:
             raise DomainMismatch(f"the tile dimension of {axis.size} elements is not static")
         if axis.size == 0:
             raise DomainMismatch("the tile dimension has no elements")
-    width = max((int(a.size) for a in domain.features), default=1) * (int(domain.heads.size) if domain.heads else 1)
+    width = max((int(a.size) for a in domain.features), default=1) * (
+        int(domain.heads.size) if domain.heads else 1
+    )
     if width > MAX_WIDTH:
         raise DomainMismatch(f"a row of {width} elements does not fit one tile")
 
 
 def _check_single_elements(layout: Layout, domain: Domain) -> None:
-    """A last dimension of one element has no axis: a step over it must not take another dimension of its values, the tile of other steps."""
+    """A last dimension of one element has no axis: a step over it must not take another dimension of
+    its values, the tile of other steps.
+    """
     for node, _, dim in layout.needs:
         if node in layout.held and not layout.space.resolve(dim):
             dims = layout.held[node].dims
@@ -122,13 +137,18 @@ def _check_single_elements(layout: Layout, domain: Domain) -> None:
 
 
 def _check_nesting(layout: Layout, domain: Domain, escaping: Collection[fx.Node]) -> None:
-    """Only casts kept in registers may have fewer rows than the domain: anything else would be done again for each outer row."""
+    """Only casts kept in registers may have fewer rows than the domain: anything else would be done
+    again for each outer row.
+    """
     rows = {*domain.rows, *([domain.heads] if domain.heads else [])}
     for node in layout.steps:
         step = step_of(node)
         mine = set(_axes(layout.space, layout.held[node].dims))
         cast = isinstance(step, Pointwise) and step.name == "cast"
-        if not (cast and node not in escaping) and not rows - ({domain.heads} if _collapses(layout, node) else set()) <= mine:
+        if (
+            not (cast and node not in escaping)
+            and not rows - ({domain.heads} if _collapses(layout, node) else set()) <= mine
+        ):
             raise DomainMismatch("the rows of two steps do not nest")
 
 

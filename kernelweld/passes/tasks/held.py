@@ -1,4 +1,6 @@
-"""What the builder knows of each node while it lays out a task: its axes, and how memory behind it is strided over them."""
+"""What the builder knows of each node while it lays out a task: its axes, and how memory behind it is
+strided over them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Access:
 
 
 def read_access(node: fx.Node, dims: Dims) -> Access:
-    """How ``node``, broadcast to a step of dimensions ``dims``, is read: from its base, at its offset and strides."""
+    """How ``node``, broadcast to a step of dimensions ``dims``, is read: from its base, at its offset
+    and strides.
+    """
     base = base_of(node)
     offset = expression(node.meta["val"].storage_offset()) - expression(base.meta["val"].storage_offset())
     sizes, strides = sizes_of(node), [expression(s) for s in node.meta["val"].stride()]
@@ -49,7 +53,9 @@ def read_access(node: fx.Node, dims: Dims) -> Access:
 
 
 def physical_order(node: fx.Node) -> tuple[int, ...]:
-    """The dimensions of a value from the largest stride to the smallest: the order in which its buffer is laid out."""
+    """The dimensions of a value from the largest stride to the smallest: the order in which its buffer
+    is laid out.
+    """
     strides = [expression(s) for s in node.meta["val"].stride()]
     sizes = sizes_of(node)
     # A dimension of size 1 has an arbitrary stride; it keeps its place among its neighbours.
@@ -60,7 +66,9 @@ def physical_order(node: fx.Node) -> tuple[int, ...]:
 
 
 def _hint(stride: sympy.Expr) -> int:
-    """A number to order strides by: every symbol counts as a large prime-like size, so products keep their order."""
+    """A number to order strides by: every symbol counts as a large prime-like size, so products keep
+    their order.
+    """
     return int(stride.subs({symbol: 4099 for symbol in stride.free_symbols}))
 
 

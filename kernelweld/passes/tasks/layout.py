@@ -18,7 +18,9 @@ DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int32, t
 
 
 class Layout:
-    """The axes of a growing chain of steps. ``add`` raises DomainMismatch for a step that does not share the chain's domain."""
+    """The axes of a growing chain of steps. ``add`` raises DomainMismatch for a step that does not
+    share the chain's domain.
+    """
 
     def __init__(self) -> None:
         self.space = AxisSpace()
@@ -36,7 +38,9 @@ class Layout:
         self.held[node] = Held(node, dims)
 
     def inner(self, node: fx.Node) -> Held | None:
-        """What is held for ``node``, following views and slices down to a step of the chain; None if it is outside."""
+        """What is held for ``node``, following views and slices down to a step of the chain; None if
+        it is outside.
+        """
         if node in self.held:
             return self.held[node]
         if not (is_view(node) or is_feature_slice(node)):
@@ -44,7 +48,9 @@ class Layout:
         source = self.inner(node.args[0])  # type: ignore[arg-type]
         if source is None:
             return None
-        dims = self._slice(node, source.dims) if is_feature_slice(node) else carry(self.space, node, source.dims)
+        dims = (
+            self._slice(node, source.dims) if is_feature_slice(node) else carry(self.space, node, source.dims)
+        )
         self.held[node] = Held(node, dims)
         return self.held[node]
 
@@ -121,4 +127,6 @@ def check_dtypes(node: fx.Node) -> None:
     if not isinstance(value, torch.Tensor):
         raise DomainMismatch("an operand is not a tensor")
     if value.dtype not in DTYPES:
-        raise DomainMismatch(f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks")
+        raise DomainMismatch(
+            f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks"
+        )

@@ -1,4 +1,6 @@
-"""What the nodes of a task are: steps that compute, and which axes of their last dimension each of them needs whole in a tile."""
+"""What the nodes of a task are: steps that compute, and which axes of their last dimension each of
+them needs whole in a tile.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def is_concat(node: fx.Node) -> bool:
         return False
     dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
     rank = node.meta["val"].dim()
-    return dim % rank == rank - 1
+    return bool(dim % rank == rank - 1)
 
 
 def is_feature_slice(node: fx.Node) -> bool:
@@ -53,7 +55,9 @@ def need_of(step: Step | None) -> Need:
 
 
 def operands_of(node: fx.Node) -> tuple[object, ...]:
-    """The operands of a step: nodes, numbers, or None for absent ones; parameters that are not operands are left out."""
+    """The operands of a step: nodes, numbers, or None for absent ones; parameters that are not
+    operands are left out.
+    """
     step = step_of(node)
     if step is None:
         return tuple(node.args[0])  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def _regroup(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
 def _permute(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
     order = node.args[1]
     assert isinstance(order, (list, tuple))
-    return tuple(dims[int(d) % len(dims)] for d in order)  # type: ignore[arg-type, call-overload]
+    return tuple(dims[int(d) % len(dims)] for d in order)  # type: ignore[arg-type]
 
 
 def _transpose(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
@@ -81,7 +81,9 @@ def is_view(node: fx.Node) -> bool:
 
 
 def carry(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:
-    """The axes of a view's result, from those of its operand; DomainMismatch if the view does not follow the axes."""
+    """The axes of a view's result, from those of its operand; DomainMismatch if the view does not
+    follow the axes.
+    """
     return VIEWS[node.target](space, node, tuple(space.resolve(d) for d in dims))  # type: ignore[index]
 
 
@@ -91,7 +93,8 @@ _ALIASES = frozenset(VIEWS) - {aten.clone.default} | {aten.slice.Tensor, aten.se
 def base_of(node: fx.Node) -> fx.Node:
     """The value whose memory ``node`` is a view of: itself, or what it views through any number of aliases.
 
-    A kernel that is given the base with strides and an offset shares one argument, and one copy of it in memory, among all views.
+    A kernel that is given the base with strides and an offset shares one argument, and one copy of it in
+    memory, among all views.
     """
     while node.op == "call_function" and node.target in _ALIASES:
         source: fx.Node = node.args[0]  # type: ignore[assignment]
@@ -103,4 +106,4 @@ def base_of(node: fx.Node) -> fx.Node:
 
 def _share_memory(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether two fake tensors have one storage: a reshape that copies does not."""
-    return StorageWeakRef(view.untyped_storage()) == StorageWeakRef(source.untyped_storage())
+    return bool(StorageWeakRef(view.untyped_storage()) == StorageWeakRef(source.untyped_storage()))

@@ -34,7 +34,8 @@ class WeldCheck:
 def check_weld(weld: Weld, seed: int = 0) -> WeldCheck:
     """Draws inputs for ``weld``, runs its kernel and its original nodes, and judges every output.
 
-    Needs a GPU for CUDA graphs, or Triton's interpreter for CPU graphs. The weld's steps must still stand in their graph.
+    Needs a GPU for CUDA graphs, or Triton's interpreter for CPU graphs. The weld's steps must still stand
+    in their graph.
     """
     with unset_fake_temporarily():  # a compiler's hook runs under its fake mode
         return _check(weld, seed)
@@ -77,5 +78,7 @@ def _sizes(weld: Weld) -> dict[str, int]:
     if not symbolic:
         return {}
     environment = symbolic[0].node.shape_env
-    values = getattr(environment, "var_to_hint", None) or environment.var_to_val  # the name changed with torch 2.13
+    values = (
+        getattr(environment, "var_to_hint", None) or environment.var_to_val
+    )  # the name changed with torch 2.13
     return {symbol.name: int(value) for symbol, value in values.items()}

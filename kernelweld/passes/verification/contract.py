@@ -1,4 +1,6 @@
-"""The numerics contract: a weld is at most as wrong as the nodes it replaces, plus one unit in the last place."""
+"""The numerics contract: a weld is at most as wrong as the nodes it replaces, plus one unit in the
+last place.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import torch
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """The largest absolute errors of one output against float64: of the weld's kernel, of the original nodes, and what is allowed."""
+    """The largest absolute errors of one output against float64: of the weld's kernel, of the original
+    nodes, and what is allowed.
+    """
 
     output: str
     weld: float

@@ -14,7 +14,9 @@ from kernelweld.passes.restore import tensor_operands
 def original_graph(
     steps: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> fx.GraphModule:
-    """The nodes behind ``steps`` as a module of their own, from ``inputs`` (bases of views) to ``outputs``."""
+    """The nodes behind ``steps`` as a module of their own, from ``inputs`` (bases of views) to
+    ``outputs``.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in inputs:
@@ -44,13 +46,18 @@ def _closure(steps: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> set[fx.Node
 
 
 class Float64(fx.Interpreter):
-    """Runs a graph with every floating value in float64: casts between float dtypes do nothing, so nothing is ever rounded."""
+    """Runs a graph with every floating value in float64: casts between float dtypes do nothing, so
+    nothing is ever rounded.
+    """
 
     def call_function(self, target: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         if target is torch.ops.prims.convert_element_type.default and isinstance(args[1], torch.dtype):
             dtype = torch.float64 if args[1].is_floating_point else args[1]
             args = (args[0], dtype)
-        kwargs = {k: torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else v for k, v in kwargs.items()}
+        kwargs = {
+            k: torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else v
+            for k, v in kwargs.items()
+        }
         return super().call_function(target, args, kwargs)  # type: ignore[arg-type]
 
 
