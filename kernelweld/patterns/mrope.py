@@ -38,7 +38,9 @@ def is_choice(tables: fx.Node) -> bool:
 def _reads_a_row(user: fx.Node) -> bool:
     if is_call(user, SLICE) and (only := only_user(user)) is not None:
         user = only
-    return is_call(user, SELECT, SELECT_SCATTER) and user.args[1 if is_call(user, SELECT) else 2] == 0
+    if is_call(user, SELECT):
+        return bool(user.args[1] == 0)
+    return is_call(user, SELECT_SCATTER) and bool(user.args[2] == 0)
 
 
 def read_choice(tables: fx.Node, cover: Cover) -> Choice:
