@@ -5,8 +5,12 @@ before and after.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,23 @@ class Report:
     """All graphs of one compiled model, in the order in which they were compiled."""
 
     graphs: tuple[GraphReport, ...] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[str]:
+        """The report on a rich console: ``rich.print(report)``."""
+        from kernelweld.tables import show_graph
+
+        for number, graph in enumerate(self.graphs, 1):
+            show_graph(console, f"graph {number}", graph, None)
+        yield from () if self.graphs else ("no graph was compiled yet",)
+
+    def __str__(self) -> str:
+        """The same tables as plain text: ``print(report)``."""
+        from rich.console import Console
+
+        console = Console(width=160, no_color=True, force_terminal=False, highlight=False)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
 
     def to_json(self) -> str:
         """The report as JSON: ``{"graphs": [{"nodes", "words", "near_misses", "welds", "launches",
