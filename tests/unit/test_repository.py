@@ -17,14 +17,15 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 #: What each room may import, besides itself and ``kernelweld.errors``.
 MAY_IMPORT = {
     "errors": set(),
-    "ir": set(),
+    "ir": {"tables"},
+    "tables": {"ir"},  # for its types only
     "patterns": {"ir"},
     "codegen": {"ir"},
     "passes": {"patterns", "codegen", "ir"},
     "models": {"ir"},
     "runtime": {"ir", "models"},
     "integrations": {"passes", "patterns", "codegen", "ir"},
-    "cli": {"integrations", "passes", "patterns", "codegen", "ir"},
+    "cli": {"tables", "integrations", "passes", "patterns", "codegen", "ir"},
 }
 
 
