@@ -142,7 +142,10 @@ def worker(kind: str, folder: Path) -> None:
     except BaseException:
         (folder / f"{slug}.ready").touch()
         raise
-    (folder / f"{slug}.json").write_text(json.dumps(result))
+    text = json.dumps(result).replace(
+        f"{Path(torch.__file__).parents[1]}/", ""
+    )  # sources without folders of this machine
+    (folder / f"{slug}.json").write_text(text)
 
 
 def environment() -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""The pages say what the results and the code say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_performance_page_is_written_from_the_results() -> None:
+    path = ROOT / "benchmarks" / "performance_page.py"
+    spec = importlib.util.spec_from_file_location("performance_page", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "performance.md").read_text(encoding="utf-8") == module.page()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def commands(page: str) -> list[list[str]]:
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    return [
+        shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()
+    ]
+
+
+def test_readme_commands_exist() -> None:
+    """``make`` targets and command-line options of the README are real; their runs are tested where they are made."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in commands("README.md"):
+        if command[0] == "make":
+            assert re.search(rf"^{command[1]}:", makefile, re.MULTILINE), command
+        else:
+            assert command[0] == "kernelweld", command
+
+
+@pytest.mark.parametrize(
+    "arguments", [c[1:] for c in commands("README.md") if c[0] == "kernelweld"], ids=lambda a: " ".join(a)
+)
+def test_readme_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command line of the README gets as far as building its target."""
+    from typer.testing import CliRunner
+
+    import kernelweld.cli.inspect as inspect_command
+    from kernelweld.cli.main import app
+
+    class Reached(Exception):
+        pass
+
+    def reached(*_: object, **__: object) -> None:
+        raise Reached
+
+    monkeypatch.setattr(inspect_command, "build", reached)
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, Reached), result.output
