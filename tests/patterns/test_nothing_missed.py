@@ -1,7 +1,7 @@
 """Every norm, rotation and gate of eleven ``transformers`` models becomes a word.
 
-What there is to find is counted from the models themselves, in one eager run: modules by class, calls of their
-rotary and L2 norm functions, gates by their sources. No number is written down here.
+What there is to find is counted from the models themselves, in one eager run: modules by class, calls of
+their rotary and L2 norm functions, gates by their sources. No number is written down here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def module_kinds(module: nn.Module) -> Counter[str]:
 
 
 def function_kinds(name: str, result: Any) -> Counter[str]:
-    """The words that a call of a function of the model's file asks for: a rotation for each tensor returned."""
+    """The words that a call of a model's function asks for: one rotation for each tensor it returns."""
     if name.startswith("apply_rotary_pos_emb"):
         return Counter(rope=len(result) if isinstance(result, tuple) else 1)
     return Counter(l2_norm=1) if name == "l2norm" else Counter()

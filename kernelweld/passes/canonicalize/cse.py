@@ -25,7 +25,17 @@ _BUFFERS = frozenset(
     }
 )
 _FILLED = frozenset(
-    {aten.full.default, aten.full_like.default, aten.new_full.default, aten.zeros.default, aten.ones.default}
+    {
+        aten.full.default,
+        aten.full_like.default,
+        aten.new_full.default,
+        aten.new_ones.default,
+        aten.new_zeros.default,
+        aten.ones.default,
+        aten.ones_like.default,
+        aten.zeros.default,
+        aten.zeros_like.default,
+    }
 )
 _NAMESPACES = ("aten", "prims", "kernelweld")
 

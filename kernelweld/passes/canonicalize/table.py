@@ -35,6 +35,8 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
     {
         operator.getitem: (views.split_part, views.unbound),
         **{overload: (views.as_reshape,) for overload in RESHAPE[1:]},
+        aten.alias.default: (views.idle_view,),
+        aten.detach.default: (views.idle_view,),
         aten.transpose.int: (views.as_permute,),
         aten.t.default: (views.as_permute,),
         RESHAPE[0]: (views.idle_view, views.written_out, views.nested_reshape, views.idle_view),

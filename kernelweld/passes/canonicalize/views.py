@@ -45,7 +45,7 @@ def as_permute(node: fx.Node, storage: Storage) -> fx.Node | None:
 
 
 def idle_view(node: fx.Node, storage: Storage) -> fx.Node | None:
-    """A reshape or expand to the shape that a value has becomes the value."""
+    """A view with the shape that a value has becomes the value."""
     source = node.args[0]
     if (
         isinstance(source, fx.Node)
