@@ -69,9 +69,8 @@ def main() -> None:
     }
     arguments.out.write_text(json.dumps({"environment": environment, "runs": runs}, indent=1) + "\n")
     for run in runs:
-        print(
-            f"{run['layers']} layers, {run['nodes']} nodes: {run['total_s']} s {run['passes_s']}, {run['welds']} welds"
-        )
+        print(f"{run['layers']} layers, {run['nodes']} nodes, {run['welds']} welds: {run['total_s']} s")
+        print(f"  {run['passes_s']}")
     first, last = runs[0], runs[-1]
     scale = last["layers"] / first["layers"]  # type: ignore[operator]
     print(f"{last['total_s'] / first['total_s'] / scale:.2f} times the cost a layer")  # type: ignore[operator]

@@ -49,7 +49,8 @@ def _row(kind: str, record: dict[str, dict[str, float]]) -> str:
     ]
     faster = record["inductor"]["us"] / record["kernelweld"]["us"]
     errors = record["errors"]["3"]  # type: ignore[index]
-    return f"| {kind} | {' | '.join(cells)} | {faster:.2f}× | {errors['kernelweld']:.1e}, {errors['inductor']:.1e} |"  # type: ignore[index]
+    columns = [kind, *cells, f"{faster:.2f}×", f"{errors['kernelweld']:.1e}, {errors['inductor']:.1e}"]  # type: ignore[index]
+    return f"| {' | '.join(columns)} |"
 
 
 def main() -> None:

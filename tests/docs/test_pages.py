@@ -37,7 +37,7 @@ def commands(page: str) -> list[list[str]]:
 
 
 def test_readme_commands_exist() -> None:
-    """``make`` targets and command-line options of the README are real; their runs are tested where they are made."""
+    """``make`` targets of the README are real."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for command in commands("README.md"):
         if command[0] == "make":
