@@ -90,8 +90,11 @@ def _emit_piece(scope: Scope, step: Elementwise, piece: Piece, spell: Callable[.
     tiles = [unfused(t) for t in tiles] if step.name in _SUMS else tiles
     named = iter(tiles)
     texts = [next(named).text if isinstance(v, Value) else _scalar(step, v) for v in step.ins]
-    clean = step.name in _ZERO_KEEPING and len(tiles) == len(step.ins) and all(t.clean for t in tiles)
-    result = Tile(spell(*texts), any(t.rows for t in tiles), max(t.count for t in tiles), clean)
+    count = max(t.count for t in tiles)
+    # A column has no padding of its own, but its value reaches into the padding of the others.
+    zeros = len(tiles) == len(step.ins) and all(t.clean and t.count == count for t in tiles)
+    clean = zeros and step.name in _ZERO_KEEPING
+    result = Tile(spell(*texts), any(t.rows for t in tiles), count, clean)
     result = (
         rounded_to(_marked(step, result, tiles[0]), step.out.dtype) if is_float(step.out.dtype) else result
     )
