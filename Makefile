@@ -15,7 +15,7 @@ DEV  := $(VENV)/.stamp-dev
 RUN  := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint type wheel fuzz-nightly gpu golden clean
+.PHONY: help venv demo test nightly lint type wheel fuzz-nightly gpu golden clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,10 @@ demo: $(TEST) ## Run the main job: fuse three tiny models on the CPU and show wh
 	$(BIN)/kernelweld demo
 
 test: $(TEST) ## Run the test suite (without a GPU)
-	$(RUN) $(BIN)/pytest -n $(WORKERS)
+	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not nightly"
+
+nightly: $(TEST) ## Run the fuller sweeps that make test leaves out
+	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m nightly
 
 lint: $(DEV) ## Check style with ruff
 	$(BIN)/ruff check .
@@ -42,7 +45,7 @@ fuzz-nightly: $(TEST) ## Compare 100,000 random graphs with and without the pass
 	$(RUN) $(BIN)/python tests/fuzz --seed $(SEED) --count 100000
 
 gpu: $(TEST) ## Run the tests that need a CUDA device
-	$(BIN)/pytest -m gpu
+	TRITON_INTERPRET=0 $(BIN)/pytest -m gpu
 
 golden: $(TEST) ## Rewrite golden files from what the tests produce now (then review the difference)
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --update-golden
