@@ -14,7 +14,7 @@ from kernelweld.ir import insert_word, word_of
 from kernelweld.ir.origin import ORIGIN, record_origin, restore_origin, source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
-from kernelweld.patterns.aliasing import Writes
+from kernelweld.patterns.aliasing import BY_STRIDES, Writes
 from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 from kernelweld.patterns.table import PATTERNS
 
@@ -73,7 +73,7 @@ class _Sweep:
                 continue
             found = pattern.match(anchor)
             if isinstance(found, Match):
-                found = self._unless_written(found)
+                found = self._safe(found)
             if isinstance(found, NoMatch):
                 self._note(anchor, pattern.kind, found)
             else:
@@ -87,11 +87,19 @@ class _Sweep:
 
     def _note(self, anchor: fx.Node, kind: str, miss: NoMatch) -> None:
         best = self._misses.get(anchor)
-        if miss.stage >= (best[1].stage if best else 1):  # of equals the later: patterns go from rare to common
+        if miss.stage >= (
+            best[1].stage if best else 1
+        ):  # of equals the later: patterns go from rare to common
             self._misses[anchor] = (kind, miss)
 
-    def _unless_written(self, match: Match) -> Match | NoMatch:
-        """The word reads its operands where its output stands: nothing may write to them before."""
+    def _safe(self, match: Match) -> Match | NoMatch:
+        """The word reads its operands where its output stands: nothing may write to them before.
+
+        Its result may have other strides than the value it replaces: nothing may read it by strides.
+        """
+        for user in (user for output in match.outputs for user in output.users):
+            if user.target in BY_STRIDES:
+                return NoMatch("%{} reads the result by its strides", user, (user,), stage=2)
         written = self._writes.between(match.nodes[0], min(match.outputs), match.operands)
         if written is None:
             return match

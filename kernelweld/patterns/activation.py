@@ -102,7 +102,8 @@ def _quotient(value: fx.Node, cover: Cover) -> Activation:
             stage=NEARLY,
         )
     inner = negated.args[0]
-    in_float32(value, "activation")
+    for step in (value, denominator, exponential):
+        in_float32(step, "activation")
     cover.take(value, denominator, exponential, negated)
     if scalar(pair[0]) == 1.0:
         return Activation("sigmoid", _gate(inner, value, cover))
@@ -119,7 +120,7 @@ def _product(value: fx.Node, cover: Cover) -> Activation:
         raise something_else(value)
     for one, other in (pair, pair[::-1]):
         if is_call(one, SIGMOID) and same_value(other, one.args[0]):
-            in_float32(value, "activation")
+            in_float32(one, "activation")
             cover.take(value, one)
             return Activation("silu", _gate(other, value, cover))
     return Activation("gelu_tanh", _gate(read_gelu(value, cover), value, cover))

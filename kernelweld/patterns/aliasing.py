@@ -43,6 +43,9 @@ VIEWS = frozenset(
     }
 )
 
+#: Operators whose result depends on how their argument lies in memory.
+BY_STRIDES = frozenset({aten.as_strided.default, aten.view.dtype})
+
 #: Higher-order operators that return new values and write to nothing.
 _FUNCTIONAL = frozenset({"triton_kernel_wrapper_functional", "auto_functionalized", "auto_functionalized_v2"})
 

@@ -29,6 +29,11 @@ class Cover:
         """Covers upcasts and views of operands."""
         self._shared.update(dict.fromkeys(nodes))
 
+    @property
+    def inner(self) -> tuple[fx.Node, ...]:
+        """The values that are the word's own, so far."""
+        return tuple(self._inner)
+
     def merge(self, other: Cover) -> None:
         """Covers what ``other`` covers."""
         self._inner.update(other._inner)

@@ -51,9 +51,10 @@ def read_gelu(value: fx.Node, cover: Cover) -> fx.Node:
     inner = split_scalar(scaled) if is_call(scaled, *MUL) else None
     if inner is None or not close_to(inner[1], math.sqrt(2 / math.pi)):
         raise Miss("the argument of %{} is not scaled by sqrt(2/pi)", value, tanh)
-    in_float32(value, "activation")
     cover.take(value, shifted, tanh, scaled)  # type: ignore[arg-type]
     _read_cubic(inner[0], x, cover)
+    for step in cover.inner:
+        in_float32(step, "activation")
     return x
 
 

@@ -18,6 +18,7 @@ from kernelweld.patterns.ops import (
     FLOATS,
     HALVES,
     SUM,
+    argument,
     aten,
     dtype_name,
     dtype_of,
@@ -80,9 +81,8 @@ def _bound(root: Root, cover: Cover) -> tuple[L2Norm, Root]:
 
 
 def _lower_bound(node: fx.Node) -> float | None:
-    if is_call(node, aten.clamp.default) and len(node.args) != 2:
-        return None
-    return scalar(node.args[1])
+    upper = argument(node, 2, "max") if is_call(node, aten.clamp.default) else None
+    return scalar(argument(node, 1, "min")) if upper is None else None
 
 
 def _finish(word: L2Norm, values: fx.Node, normed: fx.Node, cover: Cover) -> Match:

@@ -85,9 +85,10 @@ def _operator_variance(call: fx.Node) -> fx.Node:
     if [d % rank for d in listed if isinstance(d, int)] != [rank - 1]:
         template = "the variance runs over dimensions {} of {}, not over the last alone"
         raise Miss(template, call, listed, shape_text(shape_of(values)))
-    if scalar(argument(call, 2, "correction", 1)) != 0.0:
-        template = "the variance is divided by N - {:g}, not by N"
-        raise Miss(template, call, scalar(argument(call, 2, "correction", 1)) or 0.0, stage=NEARLY)
+    correction = scalar(argument(call, 2, "correction", 1))
+    if correction != 0.0:
+        divisor = 1.0 if correction is None else correction
+        raise Miss("the variance is divided by N - {:g}, not by N", call, divisor, stage=NEARLY)
     in_float32(values, "variance")
     return values
 

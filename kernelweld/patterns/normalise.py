@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import (
     ADD,
     CAST,
@@ -20,6 +21,7 @@ from kernelweld.patterns.ops import (
     only_user,
     operands,
     other_operand,
+    shape_of,
 )
 from kernelweld.patterns.peel import row_statistic, upcast
 from kernelweld.patterns.reading import NEARLY, Miss, something_else
@@ -59,7 +61,9 @@ def normalised(
     if not is_numerator(numerator):
         template = "%{} normalises %{}, which is not the value whose squares are under the root"
         raise Miss(template, user, user, numerator, stage=NEARLY)
-    check_row_factor(factor, user)
+    check_row_factor(factor, numerator)
+    if not same_shape(shape_of(user), shape_of(numerator)):
+        raise Miss("%{} repeats the rows of %{}", user, user, numerator, stage=NEARLY)
     upcast(numerator, cover)
     cover.take(user)
     return user

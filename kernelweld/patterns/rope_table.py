@@ -115,7 +115,7 @@ def _outer_product(node: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
         positions = _positions(column, shape, trial)
         if positions is None or not is_vector(shape_of(inv_freq), shape[-1]):
             continue
-        for value in (node, column, inv_freq):
+        for value in (node, column, row):
             if dtype_of(value) != torch.float32:
                 raise Miss(
                     "%{}, part of the angle, is {}", value, value, dtype_name(dtype_of(value)), stage=NEARLY

@@ -225,6 +225,16 @@ def test_no_word_across_a_write_to_its_input() -> None:
     assert kinds(unwritten) == ["rms_norm"]
 
 
+def test_no_word_whose_result_is_read_by_strides() -> None:
+    def graph(x: Tensor, w: Tensor) -> Tensor:
+        return torch.as_strided(norm(x, w), (7, 32), (64, 2))
+
+    gm = traced(graph, *inputs()[1:3])
+    (miss,) = raise_words(gm).near_misses
+    assert kinds(gm) == []
+    assert miss.reason == "%as_strided reads the result by its strides"
+
+
 def test_symbolic_rows_add_no_guard() -> None:
     x, w = inputs()[0], inputs()[2]
     gm = make_fx(norm, decomposition_table=select_decomp_table(), tracing_mode="symbolic")(x, w)

@@ -222,12 +222,24 @@ def gelu_minus_tanh(x: Tensor, y: Tensor) -> Tensor:
     return 0.5 * x * (2 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))) * y
 
 
+def exponential_in_bfloat16(x: Tensor, y: Tensor) -> Tensor:
+    return x.bfloat16().float() / (1 + torch.exp(-x.bfloat16())) * y
+
+
+def gelu_cube_in_bfloat16(x: Tensor, y: Tensor) -> Tensor:
+    h = x.bfloat16()
+    inner = h.float() + 0.044715 * (h * h * h.float())
+    return 0.5 * h.float() * (1 + torch.tanh(0.7978845608028654 * inner)) * y
+
+
 NEGATIVES = [
     (two_inner_values, "the numerator is %x_1 and the exponential is of %y_1"),
     (sign_missing, "the exponential %exp is of %x_1, not of its negative"),
     (sigmoid_sign_missing, "the exponential %exp is of %x_1, not of its negative"),
     (adds_two, "adds 2, not 1"),
     (in_bfloat16, "the activation is computed in bfloat16, not in float32"),
+    (exponential_in_bfloat16, "the activation is computed in bfloat16, not in float32"),
+    (gelu_cube_in_bfloat16, "the activation is computed in bfloat16, not in float32"),
     (in_float64, "is float64"),
     (exponential_used_outside, "the inner value %exp is also used by %output"),
     (activation_used_twice, "is used by 2 nodes"),

@@ -120,6 +120,10 @@ def divides_the_norm(x: Tensor, y: Tensor) -> Tensor:
     return (x * x).sum(-1, keepdim=True).sqrt() / x
 
 
+def bounded_on_both_sides(x: Tensor, y: Tensor) -> Tensor:
+    return x / (x * x).sum(-1, keepdim=True).sqrt().clamp(EPS, 10.0)
+
+
 NEGATIVES = [
     (sum_over_rows, "the sum runs over dimensions [1] of [2, 7, 32], not over the last alone"),
     (another_numerator, "normalises %y_1, which is not the value whose squares are under the root"),
@@ -128,6 +132,7 @@ NEGATIVES = [
     (in_float64, "the sum is computed in float64, not in float32"),
     (norm_used_outside, "is used by 2 nodes"),
     (bound_below_is_a_tensor, "the eps of %maximum is not a constant"),
+    (bounded_on_both_sides, "%clamp_max does not normalise by the root %clamp_min"),
     (divides_the_norm, "does not normalise by the root %sqrt"),
 ]
 

@@ -117,6 +117,11 @@ def eps_is_an_input(x: Tensor, y: Tensor) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + y)
 
 
+def rows_repeated(x: Tensor, y: Tensor) -> Tensor:
+    column = x[..., :1]
+    return column * torch.rsqrt(column.pow(2).mean(-1, keepdim=True) + EPS).expand(2, 7, WIDTH)
+
+
 CASES = [
     (mean_over_rows, "the mean runs over dimensions [1] of [2, 7, 8], not over the last alone"),
     (mean_over_two_dims, "the mean runs over dimensions [1, 2] of [2, 7, 8], not over the last alone"),
@@ -138,6 +143,7 @@ CASES = [
     (divided_by_n_minus_one, "is divided by 7, not by the width 8"),
     (root_rounded, "the root %rsqrt is rounded to bfloat16 before it is used"),
     (statistic_along_the_wrong_axis, "has shape [7], which is not one number for each row of [7, 7]"),
+    (rows_repeated, "repeats the rows of %slice"),
     (divided_by_the_inverse, "does not normalise by the root %rsqrt"),
 ]
 
