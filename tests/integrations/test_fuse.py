@@ -129,7 +129,7 @@ def test_one_compilation_serves_many_batches(dynamic: bool | None) -> None:
 
 class TestBadInput:
     def test_not_a_model(self) -> None:
-        with pytest.raises(NotAModule, match="takes an nn.Module or a function, not 'int'"):
+        with pytest.raises(NotAModule, match=r"takes an nn\.Module or a function, not 'int'"):
             kernelweld.fuse(3)  # type: ignore[type-var]
 
     def test_report_of_something_unfused(self) -> None:

@@ -28,7 +28,7 @@ class Access:
     node: fx.Node
     dims: Dims
     strides: tuple[sympy.Expr, ...]
-    offset: sympy.Expr = sympy.Integer(0)
+    offset: sympy.Expr = sympy.S.Zero
 
     def stride_of(self, space: AxisSpace) -> dict[Axis, sympy.Expr]:
         """The stride of each axis; axes that are not there broadcast."""
