@@ -7,7 +7,7 @@ from torch import fx
 from kernelweld.ir.report import GraphReport, Launches
 from kernelweld.passes.launches import predict
 from kernelweld.passes.pipeline import Pipeline, PipelineResult, module_of
-from kernelweld.passes.weld import WeldPlan, describe
+from kernelweld.passes.weld import WeldPlan
 
 
 def run_reported(pipeline: Pipeline, target: fx.GraphModule | fx.Graph) -> tuple[PipelineResult, GraphReport]:
