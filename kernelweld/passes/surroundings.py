@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from torch import fx
@@ -24,6 +25,8 @@ FAN_OUT = 16
 LOOK_BACK = 256
 
 _Group: TypeAlias = tuple[fx.Node, ...]
+#: A value of a call that reads from a region, and all that the call reads from it.
+_Reader: TypeAlias = tuple[fx.Node, frozenset[fx.Node]]
 
 _BOUNDS = frozenset({Trait.LIBRARY, Trait.UNSET})
 _VIEWS = frozenset({Trait.SAME, Trait.PART})
@@ -139,7 +142,7 @@ class Surroundings:
     def _find_readers(self) -> None:
         inside = self.region.keys() - self._land.constants
         for node in sorted(inside, key=self._land.index.__getitem__):
-            for user in node.users:
+            for user in islice(node.users, FAN_OUT + 1):  # more of them change nothing
                 group = self._land.group(user)
                 if user not in self.region and group not in self._calls:
                     reads = [value for value in self._land.reads(group) if value in inside]
@@ -148,7 +151,7 @@ class Surroundings:
 
     def _find_waits(self) -> None:
         """Lets each call that the region reads from read from those readers that it waits for."""
-        readers = {member: group for group in self._calls for member in group}
+        readers = {n: (group[-1], frozenset(c.reads)) for group, c in self._calls.items() for n in group}
         outside = dict.fromkeys(
             self._land.group(value)
             for node in self.region
@@ -160,9 +163,9 @@ class Surroundings:
             if waits:
                 self._calls.setdefault(group, self._call(group, ())).reads.update(waits)
 
-    def _waits(self, group: _Group, readers: Mapping[fx.Node, _Group]) -> dict[fx.Node, None]:
-        """The last value of each reader of the region that ``group`` depends on by way of other calls."""
-        land, found = self._land, dict[fx.Node, None]()
+    def _waits(self, group: _Group, readers: Mapping[fx.Node, _Reader]) -> dict[fx.Node, None]:
+        """The readers that ``group`` depends on: of those that read the same, the nearest."""
+        land, found = self._land, dict[frozenset[fx.Node], fx.Node]()
         lowest = min((land.index[node] for node in readers), default=0)
         seen, queue = {*group, *self.region}, deque(group)
         while queue and len(seen) < LOOK_BACK + len(self.region):
@@ -170,11 +173,12 @@ class Surroundings:
                 if node in seen or land.index[node] < lowest:
                     continue
                 seen.add(node)
-                if node in readers:
-                    found[readers[node][-1]] = None
-                else:
+                if node not in readers:
                     queue.append(node)
-        return found
+                    continue
+                value, reads = readers[node]
+                found.setdefault(reads, value)
+        return dict.fromkeys(found.values())
 
     def _live(self, calls: Iterable[Unit], welded: Collection[fx.Node]) -> set[fx.Node]:
         """The nodes of the region besides ``welded`` that something reads, or that write to an input."""
