@@ -94,13 +94,8 @@ def _quotient(value: fx.Node, cover: Cover) -> Activation:
         raise Miss("the denominator %{} adds {:g}, not 1", denominator, denominator, one, stage=NEARLY)
     negated = exponential.args[0]
     if not is_call(negated, NEG):
-        raise Miss(
-            "the exponential %{} is of %{}, not of its negative",
-            exponential,
-            exponential,
-            negated,
-            stage=NEARLY,
-        )
+        template = "the exponential %{} is of %{}, not of its negative"
+        raise Miss(template, exponential, exponential, negated, stage=NEARLY)
     inner = negated.args[0]
     for step in (value, denominator, exponential):
         in_float32(step, "activation")

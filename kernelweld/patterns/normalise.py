@@ -39,24 +39,14 @@ def normalised(
     """
     factor, user = _below_views(root.value, cover)
     if dtype_of(factor) != dtype:
-        raise Miss(
-            "the root %{} is computed in {}, not in {}",
-            factor,
-            factor,
-            *map(dtype_name, (dtype_of(factor), dtype)),
-        )
+        names = map(dtype_name, (dtype_of(factor), dtype))
+        raise Miss("the root %{} is computed in {}, not in {}", factor, factor, *names)
     if is_call(user, CAST):
-        raise Miss(
-            "the root %{} is rounded to {} before it is used",
-            factor,
-            factor,
-            dtype_name(dtype_of(user)),
-            stage=NEARLY,
-        )
+        rounded = dtype_name(dtype_of(user))
+        raise Miss("the root %{} is rounded to {} before it is used", user, factor, rounded, stage=NEARLY)
     if is_call(user, *ADD):
-        raise Miss(
-            "%{} adds to the root after it is taken: eps is outside the root", user, user, stage=NEARLY
-        )
+        template = "%{} adds to the root after it is taken: eps is outside the root"
+        raise Miss(template, user, user, stage=NEARLY)
     numerator = _numerator(user, factor, root.inverse)
     if not is_numerator(numerator):
         template = "%{} normalises %{}, which is not the value whose squares are under the root"
@@ -103,9 +93,8 @@ def first_result(anchor: fx.Node, cover: Cover, others: str) -> fx.Node:
         if is_getitem(user, 0):
             output = user
         elif user.users:
-            raise Miss(
-                "{} of %{} is used by %{}", anchor, others, anchor, next(iter(user.users)), stage=NEARLY
-            )
+            reader = next(iter(user.users))
+            raise Miss("{} of %{} is used by %{}", reader, others, anchor, reader, stage=NEARLY)
         cover.take(user)
     if output is None:
         raise something_else(anchor)

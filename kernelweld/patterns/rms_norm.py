@@ -81,9 +81,8 @@ def _read_forward(normed: fx.Node, values: fx.Node, eps: float, cover: Cover) ->
         scaled_dtype=scaled_dtype,
         dtype=dtype,
     )
-    return cover.match(
-        word, (x, weight.node if weight else None, gate_node), tail.value, stopped=tail.stopped
-    )
+    operands_ = (x, weight.node if weight else None, gate_node)
+    return cover.match(word, operands_, tail.value, stopped=tail.stopped)
 
 
 def _inputs(
@@ -100,11 +99,7 @@ def _gate_before(values: fx.Node, normed: fx.Node, cover: Cover) -> tuple[fx.Nod
     """``values = x * act(gate)`` in float32, used by the norm alone: the input and the gate."""
     pair = operands(values) if is_call(values, *MUL) else None
     for x, factor in (pair, pair[::-1]) if pair is not None else ():
-        if (
-            not isinstance(x, fx.Node)
-            or not isinstance(factor, fx.Node)
-            or not same_shape(shape_of(x), shape_of(values))
-        ):
+        if not isinstance(x, fx.Node) or not isinstance(factor, fx.Node):
             continue
         trial = Cover()
         try:
@@ -114,7 +109,8 @@ def _gate_before(values: fx.Node, normed: fx.Node, cover: Cover) -> tuple[fx.Nod
             trial.check(normed)
         except Miss:
             continue
-        if active.act in GATES and dtype_of(factor) == torch.float32:
+        kept = dtype_of(factor) == torch.float32 and same_shape(shape_of(x), shape_of(values))
+        if active.act in GATES and kept:
             cover.merge(trial)
             return x, active
     return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import fx
 from torch._ops import OpOverload
@@ -15,6 +17,7 @@ from kernelweld.patterns.scalars import scalar, split_scalar
 
 BOUNDS = (aten.clamp_min.default, aten.clamp.default, aten.maximum.default)
 ROOTS: tuple[OpOverload, ...] = (aten.rsqrt.default, aten.sqrt.default, POW)
+_EXPONENTS: Mapping[object, float] = MappingProxyType({aten.rsqrt.default: -0.5, aten.sqrt.default: 0.5})
 
 
 @dataclass(frozen=True)
@@ -35,23 +38,17 @@ def read_root(anchor: fx.Node, cover: Cover) -> Root:
     radicand = anchor.args[0]
     if not isinstance(radicand, fx.Node):
         raise something_else(anchor)
-    exponent = (
-        scalar(anchor.args[1]) if is_call(anchor, POW) else {"rsqrt": -0.5, "sqrt": 0.5}[_op_name(anchor)]
-    )
+    exponent = scalar(anchor.args[1]) if is_call(anchor, POW) else _EXPONENTS[anchor.target]
     if exponent not in (0.5, -0.5):
         raise something_else(anchor)
     cover.take(anchor)
-    if exponent < 0:
+    if exponent == -0.5:
         return Root(radicand, anchor, inverse=True)
     reciprocal = only_user(anchor)
     if reciprocal is not None and _is_reciprocal(reciprocal):
         cover.take(reciprocal)
         return Root(radicand, reciprocal, inverse=True)
     return Root(radicand, anchor, inverse=False)
-
-
-def _op_name(node: fx.Node) -> str:
-    return "rsqrt" if is_call(node, aten.rsqrt.default) else "sqrt"
 
 
 def _is_reciprocal(node: fx.Node) -> bool:

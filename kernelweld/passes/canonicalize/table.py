@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from torch import fx
 
-from kernelweld.passes.canonicalize import arithmetic, views
+from kernelweld.passes.canonicalize import arithmetic, slices, views
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.patterns.ops import (
     ADD,
@@ -33,7 +33,7 @@ Rewrite = Callable[[fx.Node, Storage], fx.Node | None]
 
 REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
     {
-        operator.getitem: (views.split_part, views.unbound),
+        operator.getitem: (slices.split_part, slices.unbound),
         **{overload: (views.as_reshape,) for overload in RESHAPE[1:]},
         aten.alias.default: (views.idle_view,),
         aten.detach.default: (views.idle_view,),
@@ -42,12 +42,12 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         RESHAPE[0]: (views.idle_view, views.written_out, views.nested_reshape, views.idle_view),
         EXPAND: (views.idle_view, views.written_out),
         views.PERMUTE: (views.identity_permute,),
-        UNSQUEEZE: (views.plain_dim,),
-        CAT: (views.plain_dim,),
-        SELECT: (views.plain_dim,),
-        aten.slice_scatter.default: (views.plain_slice_scatter,),
-        aten.select_scatter.default: (views.plain_select_scatter,),
-        SLICE: (views.plain_slice, views.idle_slice, views.nested_slice),
+        UNSQUEEZE: (slices.plain_dim,),
+        CAT: (slices.plain_dim,),
+        SELECT: (slices.plain_dim,),
+        aten.slice_scatter.default: (slices.plain_slice_scatter,),
+        aten.select_scatter.default: (slices.plain_select_scatter,),
+        SLICE: (slices.plain_slice, slices.idle_slice, slices.nested_slice),
         ADD[0]: (arithmetic.identity,),
         SUB[0]: (arithmetic.identity,),
         MUL[0]: (arithmetic.identity,),
