@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import fx
 
 #: The key in ``node.meta`` under which a raised word keeps its origin.
@@ -29,13 +30,25 @@ class Origin:
         return self  # immutable by convention; a copied graph may share it
 
 
-def record_origin(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Origin:
-    """Copies ``nodes`` (in topological order) into an origin with ``inputs`` as its placeholders."""
+def record_origin(
+    nodes: Sequence[fx.Node],
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    sizes: Sequence[tuple[fx.Node, fx.Node, int]] = (),
+) -> Origin:
+    """Copies ``nodes`` (in topological order) into an origin with ``inputs`` as its placeholders.
+
+    ``sizes`` names, for each symbolic size that ``nodes`` use, an input and the dimension that has it: the
+    origin reads it there, so that it depends on nothing but its inputs.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for i, value in enumerate(inputs):
         env[value] = graph.placeholder(f"operand_{i}")
         env[value].meta = dict(value.meta)
+    for size, value, dim in sizes:
+        env[size] = graph.call_function(torch.ops.aten.sym_size.int, (env[value], dim))
+        env[size].meta = dict(size.meta)
     for node in nodes:
         env[node] = graph.node_copy(node, lambda n: env[n])
     graph.output(tuple(env[o] for o in outputs))

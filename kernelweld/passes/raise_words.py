@@ -121,7 +121,7 @@ def replace(match: Match) -> fx.Node:
     with place.graph.inserting_before(place):
         word = insert_word(place.graph, match.word, match.operands)
     word.meta = {key: place.meta[key] for key in _INHERITED if key in place.meta}
-    word.meta[ORIGIN] = record_origin(match.nodes, inputs, match.outputs)
+    word.meta[ORIGIN] = record_origin(match.nodes, inputs, match.outputs, match.sizes)
     if match.word.results == 1:
         place.replace_all_uses_with(word)
         return word

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from torch import fx
+from torch import SymInt, fx
 
 from kernelweld.ir.word import Word
+from kernelweld.patterns.dims import same_size
+from kernelweld.patterns.ops import shape_of
 from kernelweld.patterns.pattern import Match, NoMatch, in_graph_order
 from kernelweld.patterns.reading import NEARLY, Miss
 from kernelweld.patterns.scalars import scalar
@@ -64,16 +66,37 @@ class Cover:
         """
         self.check(*outputs)
         reached: dict[fx.Node, None] = {}
+        sizes: dict[fx.Node, tuple[fx.Node, int]] = {}
         pending = list(outputs)
         while pending:
             node = pending.pop()
-            if node in operands or node in reached:
+            if node in operands or node in reached or node in sizes:
                 continue
-            if not self._holds(node) and scalar(node) is None:
+            if (found := _dimension(node, operands)) is not None:
+                sizes[node] = found
+                continue
+            if not self._holds(node) and scalar(node) is None and not _is_size_arithmetic(node):
                 raise Miss("it also depends on %{}", node, node, stage=NEARLY)
             reached[node] = None
             pending += node.all_input_nodes
-        return Match(word, operands, outputs, in_graph_order(tuple(reached)), stopped)
+        at = tuple((size, *where) for size, where in sizes.items())
+        return Match(word, operands, outputs, in_graph_order(tuple(reached)), stopped, at)
 
     def _holds(self, node: fx.Node) -> bool:
         return node in self._inner or node in self._shared
+
+
+def _dimension(node: fx.Node, operands: tuple[fx.Node | None, ...]) -> tuple[fx.Node, int] | None:
+    """The operand and its dimension that have the symbolic size that ``node`` stands for, if any."""
+    size = node.meta.get("val")
+    if not isinstance(size, SymInt):
+        return None
+    for operand in (operand for operand in operands if operand is not None):
+        for dim, have in enumerate(shape_of(operand)):
+            if same_size(have, size):
+                return operand, dim
+    return None
+
+
+def _is_size_arithmetic(node: fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.meta.get("val"), SymInt)

@@ -41,7 +41,8 @@ class Match:
     ``outputs`` are the values that others use, one for each result of the word.
 
     ``stopped`` says what kept the match from taking in the next node as well (a factor that is no weight,
-    say), where that is worth knowing.
+    say), where that is worth knowing. ``sizes`` names, for each symbolic size that ``nodes`` use, an operand
+    and the dimension that has it.
     """
 
     word: Word
@@ -49,6 +50,7 @@ class Match:
     outputs: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
     stopped: NoMatch | None = None
+    sizes: tuple[tuple[fx.Node, fx.Node, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from kernelweld.integrations.aot import capture
 from kernelweld.ir import op_of, word_of
 from kernelweld.ir.origin import ORIGIN
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope_table import RopeTable
 from kernelweld.passes.base import PassContext
+from kernelweld.passes.canonicalize import CanonicalizePass
 from kernelweld.passes.raise_words import RaisePass, unraise
 from kernelweld.patterns.table import PATTERNS
 
@@ -246,6 +248,65 @@ def test_symbolic_rows_add_no_guard() -> None:
     assert len(shape_env.guards) == guards
     for rows in (1, 3, 8):
         assert torch.equal(gm(x[:1].expand(rows, 64), w), norm(x[:1].expand(rows, 64), w))
+
+
+def glm_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    rotated = torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+    return x * cos + rotated * sin
+
+
+def spread_table(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    angle = positions[..., None].float() * inv_freq
+    angle = angle.unsqueeze(-2).expand(*angle.shape[:-1], 2, 4).clone().reshape(*angle.shape[:-1], 8)
+    return angle.cos(), angle.sin()
+
+
+def normalize(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1, eps=1e-6)
+
+
+SYMBOLIC = [
+    (glm_rope, lambda b, t: (torch.randn(b, 4, t, 8), torch.randn(b, 1, t, 8), torch.randn(b, 1, t, 8))),
+    (spread_table, lambda b, t: (torch.randint(0, 99, (b, t)), torch.randn(4))),
+    (normalize, lambda b, t: (torch.randn(b, t, 8),)),
+]
+
+
+@pytest.mark.parametrize(("fn", "make"), SYMBOLIC, ids=lambda v: v.__name__)
+def test_symbolic_sizes_inside_a_word(fn: Any, make: Any) -> None:
+    """Views inside name sizes of the graph; the origin reads them from the operands, so it stands alone."""
+    (gm,) = capture(fn, [marked(x) for x in make(5, 7)]).graphs
+    before = copy.deepcopy(gm)
+    CanonicalizePass().run(gm, PassContext())
+    raise_words(gm)
+    assert len(kinds(gm)) == 1
+    (word,) = [n for n in gm.graph.nodes if word_of(n) is not None]
+    placeholders = [n for n in word.meta[ORIGIN].graph.nodes if n.op == "placeholder"]
+    assert len(placeholders) == len([a for a in word.args if a is not None])
+    raised = copy.deepcopy(gm)
+    unraise(gm)
+    gm.graph.lint()
+    for b, t in ((2, 3), (6, 9), (4, 5)):
+        args = graph_arguments(before, make(b, t), b, t)
+        for a, c, d in zip(*(graph(*args) for graph in (before, gm, raised)), strict=True):
+            assert torch.equal(a, c)
+            assert torch.equal(a, d)
+
+
+def marked(x: Tensor) -> Tensor:
+    """``x`` with the sizes that stand for batch and time made symbols."""
+    for dim, size in enumerate(x.shape):
+        if size in (5, 7):
+            torch._dynamo.mark_dynamic(x, dim)
+    return x
+
+
+def graph_arguments(gm: fx.GraphModule, tensors: Any, b: int, t: int) -> list[Any]:
+    """The tensors, and the sizes that the graph takes besides them."""
+    rest = iter(tensors)
+    values = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
+    sizes = {5: b, 7: t}
+    return [next(rest) if isinstance(v, Tensor) else sizes[v.node.hint] for v in values]
 
 
 def test_a_raised_graph_has_no_matches_left() -> None:

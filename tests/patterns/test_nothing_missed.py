@@ -163,10 +163,12 @@ def test_static_cache(name: str, phase: str) -> None:
     check(captured(name, phase, "static"))
 
 
-@pytest.mark.parametrize("name", ["llama", "minimax_m2"])
-def test_symbolic_batch(name: str) -> None:
-    """``dynamic=True``: sizes are symbols, eps and scales stay numbers."""
-    check(captured(name, "decode", "dynamic", dynamic=True))
+@pytest.mark.parametrize(
+    ("name", "phase"), [("llama", "decode"), ("glm4", "prefill"), ("deepseek_v32", "prefill")]
+)
+def test_symbolic_sizes(name: str, phase: str) -> None:
+    """``dynamic=True``: batch and time are symbols, eps and scales stay numbers."""
+    check(captured(name, phase, "dynamic", dynamic=True))
 
 
 def test_the_census_counts() -> None:
