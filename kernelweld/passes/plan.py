@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from kernelweld.codegen.emit import emit
+from kernelweld.errors import CodegenFailed
 from kernelweld.ir import ResidualAdd, word_of
 from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
+from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.worth import Worth, weigh
@@ -38,10 +41,13 @@ class PlanPass(Pass):
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         chainer = Chainer(gm.graph)
         chains = [Chain(steps) for steps in chainer.run(gm.graph)]
-        packs = pack(gm.graph, [chain for chain in chains if _is_named(chain)], self.max_tasks)
+        named = [chain for chain in chains if _is_named(chain)]
+        refused = {chain: reason for chain in named if (reason := _refusal(chain)) is not None}
+        packs = pack(gm.graph, [chain for chain in named if chain not in refused], self.max_tasks)
         worth = Worth(tuple(packs), {}) if self.keep_all else weigh(gm.graph, packs)
         welds = [Weld(weld_name(p), p) for p in worth.packs]
         refusals = chainer.refusals | {node: str(loss) for node, loss in worth.losses.items()}
+        refusals |= {node: reason for chain, reason in refused.items() for node in chain.steps}
         left_out = _left_out(gm.graph, welds, refusals)
         context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
@@ -50,6 +56,15 @@ class PlanPass(Pass):
 def _is_named(chain: Chain) -> bool:
     """Whether a chain holds a norm, a rotation or a gate: any other the compiler around us fuses as well."""
     return any(not isinstance(word, ResidualAdd) for word in chain.words)
+
+
+def _refusal(chain: Chain) -> str | None:
+    """Why no kernel can be generated for a chain, None if one can."""
+    try:
+        emit(program_of(Weld(weld_name((chain,)), (chain,)))[0])
+    except CodegenFailed as error:
+        return error.reason
+    return None
 
 
 def _left_out(

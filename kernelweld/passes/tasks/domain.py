@@ -4,7 +4,7 @@ is the axis of heads.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import fx
@@ -51,6 +51,7 @@ def find_domain(layout: Layout, escaping: Collection[fx.Node] = ()) -> Domain:
     _check_static(domain)
     _check_single_elements(layout, domain)
     for dims in (*(h.dims for h in layout.held.values()), *(r.dims for r in layout.reads.values())):
+        _check_distinct(_axes(layout.space, dims))
         domain.feature_of(layout.space, dims)
     _check_nesting(layout, domain, escaping)
     return domain
@@ -123,6 +124,12 @@ def _check_static(domain: Domain) -> None:
     )
     if width > MAX_WIDTH:
         raise DomainMismatch(f"a row of {width} elements does not fit one tile")
+
+
+def _check_distinct(axes: Sequence[Axis]) -> None:
+    """A value that meets itself transposed would have one axis for two dimensions: its diagonal."""
+    if len(set(axes)) != len(axes):
+        raise DomainMismatch("a value meets itself with its dimensions in another order")
 
 
 def _check_single_elements(layout: Layout, domain: Domain) -> None:
