@@ -17,6 +17,7 @@ from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
+from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.worth import Worth, weigh
 
@@ -62,7 +63,7 @@ def _refusal(chain: Chain) -> str | None:
     """Why no kernel can be generated for a chain, None if one can."""
     try:
         emit(program_of(Weld(weld_name((chain,)), (chain,)))[0])
-    except CodegenFailed as error:
+    except (CodegenFailed, DomainMismatch) as error:
         return error.reason
     return None
 
