@@ -49,9 +49,8 @@ def _up(activation: fx.Node, cover: Cover) -> fx.Node:
     product = only_user(activation)
     if not is_call(product, *MUL):
         if any(is_call(user, *MUL) for user in activation.users):
-            raise Miss(
-                "the activation %{} is used by {} nodes", activation, activation, len(activation.users)
-            )
+            users = len(activation.users)
+            raise Miss("the activation %{} is used by {} nodes", activation, activation, users)
         raise something_else(activation)
     up = other_operand(product, activation)
     if not isinstance(up, fx.Node) or up is activation or scalar(up) is not None:

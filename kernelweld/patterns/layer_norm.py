@@ -123,9 +123,8 @@ def _check_mean(difference: fx.Node, mean: object, values: fx.Node, cover: Cover
     else:
         raise something_else(difference)
     if not same_value(averaged, values):
-        raise Miss(
-            "%{} subtracts the mean of %{} from %{}", difference, difference, averaged, values, stage=NEARLY
-        )
+        template = "%{} subtracts the mean of %{} from %{}"
+        raise Miss(template, difference, difference, averaged, values, stage=NEARLY)
     upcast(averaged, cover)
     cover.take(difference)
 

@@ -89,9 +89,8 @@ def _overwritten(step: fx.Node, tables: fx.Node, cover: Cover) -> tuple[int, int
     last = len(shape_of(inner)) - 1
     stride = inner.args[5] if len(inner.args) > 5 else 1
     if not row or (found.start, found.step) != (row, ROWS) or (*inner.args[2:4], stride) != (last, row, ROWS):
-        raise Miss(
-            "%{} does not write every third element from the row of that number", step, step, stage=NEARLY
-        )
+        template = "%{} does not write every third element from the row of that number"
+        raise Miss(template, step, step, stage=NEARLY)
     row_zero = inner.args[0]
     assert isinstance(row_zero, fx.Node)
     cover.take(step, inner, row_zero, *found.path)

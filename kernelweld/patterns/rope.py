@@ -67,9 +67,8 @@ def _join_rest(turn: Turn, tail: Tail) -> bool:
     for part in parts:
         found = turn.part if part is tail.value else region(part)
         if found is None or found.base is not turn.part.base or (found.start, found.step) != (at, 1):
-            tail.stopped = NoMatch(
-                "%{} joins %{}, which is not the rest of %{}", joined, (joined, part, turn.part.base)
-            )
+            template = "%{} joins %{}, which is not the rest of %{}"
+            tail.stopped = NoMatch(template, joined, (joined, part, turn.part.base))
             return False
         at, rest = at + found.length, [*rest, found]
     if at != shape_of(turn.part.base)[-1] or any(dtype_of(part) != tail.dtype for part in parts):

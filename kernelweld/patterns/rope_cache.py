@@ -43,19 +43,14 @@ def read_cache(lookup: fx.Node) -> Match:
         raise something_else(lookup)
     (first, cos), (second, sin) = sorted(halves, key=lambda half: half[0].start)
     uses = _rope_uses(cos), _rope_uses(sin)
-    if not uses[0] or not uses[1]:
+    if not {"cos", "sin"} & (uses[0] | uses[1]):
         raise something_else(lookup)
     if uses != ({"cos"}, {"sin"}):
         template = "the first half of %{} is read as {} and the second as {}"
-        raise Miss(
-            template, lookup, lookup, "/".join(sorted(uses[0])), "/".join(sorted(uses[1])), stage=NEARLY
-        )
-    width = shape_of(lookup)[-1]
-    if (
-        first.span != (0, first.length, 1)
-        or second.span != (first.length, first.length, 1)
-        or width != second.stop
-    ):
+        names = ("/".join(sorted(use)) for use in uses)
+        raise Miss(template, lookup, lookup, *names, stage=NEARLY)
+    half = first.length
+    if (*first.span, *second.span, shape_of(lookup)[-1]) != (0, half, 1, half, half, 1, 2 * half):
         raise Miss("{} and {} are not the halves of a row", lookup, first, second, stage=NEARLY)
     cover = Cover()
     cover.take(lookup, cos, sin)

@@ -17,12 +17,7 @@ NEG = aten.neg.default
 
 def is_rotation(join: Join) -> bool:
     """Whether a join looks like ``rotate(x)``: a part is negated, or halves of one value are swapped."""
-    if (
-        is_call(join.first, NEG)
-        or is_call(join.second, NEG)
-        or _sign(join.first) < 0
-        or _sign(join.second) < 0
-    ):
+    if _sign(join.first) < 0 or _sign(join.second) < 0:
         return True
     first, second = region(join.first), region(join.second)
     if first is None or second is None or first.base is not second.base:
@@ -38,20 +33,15 @@ def read_rotated(join: Join, cover: Cover) -> Turn:
     """
     signs = _sign(join.first), _sign(join.second)
     second, first = _half(join.first, cover), _half(join.second, cover)
-    if second.base is not first.base and only_user(join.value) is None:
+    if second.base is not first.base and factors(only_user(join.value)) is None:
         raise something_else(join.value)
     if signs[0] == signs[1]:
         which = "neither half is" if signs[0] > 0 else "both halves are"
         raise Miss("{} negated in %{}", join.value, which, join.value, stage=LOOKS_LIKE)
     part, style = paired(first, second, join.value)
     if (style == "interleaved") != join.pairs:
-        raise Miss(
-            "%{} joins {} halves {}",
-            join.value,
-            join.value,
-            style,
-            "by pairs" if join.pairs else "end to end",
-        )
+        how = "by pairs" if join.pairs else "end to end"
+        raise Miss("%{} joins {} halves {}", join.value, join.value, style, how)
     return _products(join, part, style, inverse=signs[0] > 0, cover=cover)
 
 

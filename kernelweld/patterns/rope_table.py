@@ -85,9 +85,8 @@ def _read_angles(cos: fx.Node) -> Match:
         raise Miss("cosines and sines are treated differently after %{} and %{}", sin, cos, sin, stage=NEARLY)
     leading = shape_of(positions)[1:] if cosines.order != "none" else shape_of(positions)
     if not same_shape(shape_of(cosines.value)[:-1], leading):
-        raise Miss(
-            "the table %{} has other rows than the positions %{}", cosines.value, cosines.value, positions
-        )
+        template = "the table %{} has other rows than the positions %{}"
+        raise Miss(template, cosines.value, cosines.value, positions)
     word = RopeTable(
         "inv_freq", cosines.layout, cosines.sections, cosines.order, cosines.scaling, cosines.dtype
     )
@@ -112,9 +111,8 @@ def _outer_product(node: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
             continue
         for value in (node, column, row):
             if dtype_of(value) != torch.float32:
-                raise Miss(
-                    "%{}, part of the angle, is {}", value, value, dtype_name(dtype_of(value)), stage=NEARLY
-                )
+                dtype = dtype_name(dtype_of(value))
+                raise Miss("%{}, part of the angle, is {}", value, value, dtype, stage=NEARLY)
         cover.merge(trial)
         cover.take(node)
         return positions, inv_freq

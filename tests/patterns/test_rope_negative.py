@@ -268,6 +268,7 @@ SOMETHING_ELSE = [
     lambda x, y: torch.cat((x, y), -2),
     lambda x, y: torch.cat((x, y), -1),
     lambda x, y: torch.cat((x, y, x), -1),
+    lambda x, y: torch.cat((-x, y), -1) + 1,
     lambda x, y: torch.cat((x[..., 8:], y), -1) * 2,
     lambda x, y: torch.cat((x * y - y * y, x + y), -1),
 ]

@@ -200,8 +200,16 @@ def test_a_cache_read_by_others_too(raised: Callable[..., Any]) -> None:
     assert "is read as cos/something else and the second as sin" in result.reason("rope_table")
 
 
-def test_an_embedding_is_no_near_miss(raised: Callable[..., Any]) -> None:
-    result = raised(lambda e, p: e[p].chunk(2, -1)[0] * 2, torch.randn(32, 16), torch.arange(7))
+EMBEDDINGS = [
+    lambda e, p: e[p].chunk(2, -1)[0] * 2,
+    lambda e, p: torch.mul(*e[p].chunk(2, -1)),
+    lambda e, p: e[p] + 1,
+]
+
+
+@pytest.mark.parametrize("graph", EMBEDDINGS)
+def test_an_embedding_is_no_near_miss(raised: Callable[..., Any], graph: Any) -> None:
+    result = raised(graph, torch.randn(32, 16), torch.arange(7))
     assert result.words == []
     assert result.misses == ()
 
