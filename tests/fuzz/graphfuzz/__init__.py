@@ -1,0 +1,1 @@
+"""A graph fuzzer: random compositions of words, in random spellings, on which the passes must change nothing but speed."""
