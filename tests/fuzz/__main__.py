@@ -1,9 +1,4 @@
-"""Runs the graph fuzzer by hand.
-
-    python tests/fuzz --seed 7                          one program
-    python tests/fuzz --seed 0 --count 2000             what the test suite runs
-    python tests/fuzz --count 100000 --workers 2        what the nightly target runs
-"""
+"""Runs the graph fuzzer by hand: ``python tests/fuzz --seed 7`` checks one program."""
 
 from __future__ import annotations
 
@@ -54,10 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=1, help="how many programs (default 1)")
     parser.add_argument("--workers", type=int, default=1, help="how many processes (default 1)")
     parser.add_argument(
-        "--interpret", type=int, default=10, metavar="N", help="interpret the kernels of every Nth program; 0: none"
+        "--interpret",
+        type=int,
+        default=10,
+        metavar="N",
+        help="interpret the kernels of every Nth program; 0: none",
     )
     parser.add_argument("--show", action="store_true", help="print the first program")
-    parser.add_argument("--misses", action="store_true", help="print why nearly matching nodes were not raised")
+    parser.add_argument(
+        "--misses", action="store_true", help="print why nearly matching nodes were not raised"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The fuzzer's own modules on the path, a kernel cache of this session's own, one torch warning that is expected."""
+"""The fuzzer's modules on the path, a kernel cache of this session's own, one expected warning of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs with and without the passes. ``KERNELWELD_FUZZ`` sets how many; ``make fuzz-nightly`` runs 100,000."""
+"""Random programs with and without the passes: 2,000, or as many as ``KERNELWELD_FUZZ`` says."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""A graph fuzzer: random compositions of words, in random spellings, on which the passes must change nothing but speed."""
+"""A graph fuzzer: random compositions of words, in random spellings, on which the passes must change
+nothing but speed.
+"""

@@ -57,7 +57,9 @@ def run(seeds: Iterable[int], interpret_every: int = 10, workers: int = 1) -> It
 
 
 def run_one(seed: int, interpret_every: int = 10, shrink: bool = True) -> Tally:
-    """Composes and checks the program of ``seed``; a failure is reported with the smallest program that shows it."""
+    """Composes and checks the program of ``seed``; a failure is reported with the smallest program
+    that shows it.
+    """
     start = time.process_time()
     settings, program = Settings.of(seed, interpret_every), compose(seed)
     outcome = attempt(program, seed, settings)

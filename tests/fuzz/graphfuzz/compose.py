@@ -41,7 +41,9 @@ STEPS: tuple[tuple[Step, int], ...] = (
 
 
 def compose(seed: int) -> Program:
-    """The program of ``seed``: one to three chains, from one value or from several, that may read from each other."""
+    """The program of ``seed``: one to three chains, from one value or from several, that may read from
+    each other.
+    """
     d = Draft(Random(seed))
     pool, ends = [_start(d)], []
     for _ in range(d.rng.choice([1, 1, 2, 2, 3])):
@@ -125,7 +127,9 @@ def _further_outputs(d: Draft) -> list[Value]:
 
 
 def _writes(d: Draft, outputs: Sequence[Value]) -> list[tuple[Value, Value]]:
-    """An input that takes a computed value of its kind at the end, as a cache does; no output may lie in it."""
+    """An input that takes a computed value of its kind at the end, as a cache does; no output may lie
+    in it.
+    """
     targets = [i.value for i in d.inputs if ".expand(" not in i.code]
     found = [
         (target, value)

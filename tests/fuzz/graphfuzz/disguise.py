@@ -40,7 +40,9 @@ def _swapped_twice(d: Draft, x: Value) -> Value:
 
 
 def _copied(d: Draft, x: Value) -> Value:
-    return d.do(d.one("{0}.clone()", "{0}.contiguous()", "{0}.clone(memory_format=torch.contiguous_format)"), x)
+    return d.do(
+        d.one("{0}.clone()", "{0}.contiguous()", "{0}.clone(memory_format=torch.contiguous_format)"), x
+    )
 
 
 def _widened(d: Draft, x: Value) -> Value:

@@ -13,7 +13,9 @@ from graphfuzz.program import NAMESPACE, Input, Line, Program, Value, run_lines
 
 
 class Draft:
-    """Collects inputs and lines. Every line runs on the meta device at once, so shapes and dtypes are known."""
+    """Collects inputs and lines. Every line runs on the meta device at once, so shapes and dtypes are
+    known.
+    """
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -22,8 +24,12 @@ class Draft:
         self.lines: list[Line] = []
         self._count = count()
 
-    def input(self, shape: Sequence[int], dtype: torch.dtype, code: str = "r({0})", layout: str = "") -> Value:
-        """A new input; ``code`` gives float32 values of shape ``{0}``, ``layout`` is applied to them in ``dtype``."""
+    def input(
+        self, shape: Sequence[int], dtype: torch.dtype, code: str = "r({0})", layout: str = ""
+    ) -> Value:
+        """A new input; ``code`` gives float32 values of shape ``{0}``, ``layout`` is applied to them
+        in ``dtype``.
+        """
         cast = "" if dtype == torch.float32 else f".to({dtype})"
         text = f"({code.format(', '.join(map(str, shape)))}){cast}{layout}"
         scope = {**NAMESPACE, "r": lambda *sizes: torch.empty(sizes, device="meta")}

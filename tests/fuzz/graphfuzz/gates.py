@@ -5,13 +5,29 @@ from __future__ import annotations
 from graphfuzz.draft import Draft
 from graphfuzz.program import Value
 
-SILU = ("F.silu({0})", "F.silu({0}.float()).to({0}.dtype)", "{0} * torch.sigmoid({0})", "{0} / (1 + torch.exp(-{0}))")
-SIGMOID = ("torch.sigmoid({0})", "{0}.sigmoid()", "torch.sigmoid({0}.float())", "1 / (1 + torch.exp(-{0}.float()))")
+SILU = (
+    "F.silu({0})",
+    "F.silu({0}.float()).to({0}.dtype)",
+    "{0} * torch.sigmoid({0})",
+    "{0} / (1 + torch.exp(-{0}))",
+)
+SIGMOID = (
+    "torch.sigmoid({0})",
+    "{0}.sigmoid()",
+    "torch.sigmoid({0}.float())",
+    "1 / (1 + torch.exp(-{0}.float()))",
+)
 GELU = (
     "F.gelu({0}, approximate='tanh')",
     "0.5 * {0} * (1 + torch.tanh(0.7978845608028654 * ({0} + 0.044715 * {0} * {0} * {0})))",
 )
-NEARLY = ("F.gelu({0})", "torch.tanh({0})", "{0} * torch.sigmoid(1.702 * {0})", "F.softplus({0})", "{0} / (2 + torch.exp(-{0}))")
+NEARLY = (
+    "F.gelu({0})",
+    "torch.tanh({0})",
+    "{0} * torch.sigmoid(1.702 * {0})",
+    "F.softplus({0})",
+    "{0} / (2 + torch.exp(-{0}))",
+)
 
 
 def gate(d: Draft, x: Value) -> Value:

@@ -79,8 +79,13 @@ def nearly_norm(d: Draft, x: Value) -> Value:
         lambda: f"({{0}} + 1) * torch.rsqrt({{0}}.pow(2).mean(-1, keepdim=True) + {eps})",
         lambda: f"{{0}} * torch.sqrt({{0}}.pow(2).mean(-1, keepdim=True) + {eps})",
         lambda: f"{{0}} - torch.rsqrt({{0}}.pow(2).mean(-1, keepdim=True) + {eps})",
-        lambda: f"({{0}} - {{0}}.mean(-1, keepdim=True)) / ({{0}}.std(-1, correction=0, keepdim=True) + {eps})",
-        lambda: f"({{0}} + {{0}}.mean(-1, keepdim=True)) * torch.rsqrt({{0}}.var(-1, correction=0, keepdim=True) + {eps})",
+        lambda: (
+            f"({{0}} - {{0}}.mean(-1, keepdim=True)) / ({{0}}.std(-1, correction=0, keepdim=True) + {eps})"
+        ),
+        lambda: (
+            "({0} + {0}.mean(-1, keepdim=True))"
+            f" * torch.rsqrt({{0}}.var(-1, correction=0, keepdim=True) + {eps})"
+        ),
     )
     forms = [m for i, m in enumerate(makers) if i != 2 or len(x.shape) > 1]
     return _rounded(d, d.do(d.rng.choice(forms)(), h), x.dtype)
@@ -131,7 +136,13 @@ def _by_root(d: Draft, h: Value, radicand: Value) -> Value:
     if d.chance(0.25):
         root = d.do(d.one("torch.sqrt({0})", "{0}.pow(0.5)", "{0} ** 0.5"), radicand)
         return d.do("{0} / {1}", h, disguise(d, root, 0.05))
-    forms = ("torch.rsqrt({0})", "torch.rsqrt({0})", "1 / torch.sqrt({0})", "{0}.sqrt().reciprocal()", "{0} ** -0.5")
+    forms = (
+        "torch.rsqrt({0})",
+        "torch.rsqrt({0})",
+        "1 / torch.sqrt({0})",
+        "{0}.sqrt().reciprocal()",
+        "{0} ** -0.5",
+    )
     root = d.do(d.one(*forms), radicand)
     if d.chance(0.1):
         root = d.do(f"{{0}}.expand({list(h.shape)})", root)

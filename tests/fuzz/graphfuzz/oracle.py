@@ -47,8 +47,8 @@ class Subject(Protocol):
 class Settings:
     """How one program is checked.
 
-    ``joint``: Inductor's joint-graph rewrites come first. ``plan``: the options of the plan pass. ``interpret``: kernels
-    are not only generated but interpreted, too.
+    ``joint``: Inductor's joint-graph rewrites come first. ``plan``: the options of the plan pass.
+    ``interpret``: kernels are not only generated but interpreted, too.
     """
 
     joint: bool = False
@@ -57,7 +57,9 @@ class Settings:
 
     @classmethod
     def of(cls, seed: int, interpret_every: int = 10) -> Settings:
-        """The settings of ``seed``: mostly every chain is welded, sometimes what is worth it or in small packs."""
+        """The settings of ``seed``: mostly every chain is welded, sometimes what is worth it or in
+        small packs.
+        """
         plan = {3: "", 4: "keep-all=true max-tasks=2"}.get(seed % 7, "keep-all=true")
         return cls(seed % 4 == 0, plan, interpret_every > 0 and seed % interpret_every == 0)
 
@@ -114,7 +116,10 @@ class _Check:
         return self.subject.tensors(self.seed)
 
     def run(self) -> None:
-        first, second = self._lowered("reference", run=True), self._lowered("triton", run=self.settings.interpret)
+        first, second = (
+            self._lowered("reference", run=True),
+            self._lowered("triton", run=self.settings.interpret),
+        )
         if first != second:
             raise Broken("plan", f"two plans of one graph differ:\n{first}\n{second}")
 
@@ -131,7 +136,9 @@ class _Check:
         plan, meant = result.context.plan, self.subject.meant
         assert plan is not None
         self.outcome.words = words = Counter(plan.words)
-        self.outcome.misses = Counter(f"{miss.kind}: {_general(miss.reason)}" for miss in result.context.near_misses)
+        self.outcome.misses = Counter(
+            f"{miss.kind}: {_general(miss.reason)}" for miss in result.context.near_misses
+        )
         self.outcome.welds = len(plan.welds)
         self.outcome.tasks = sum(len(weld.chains) for weld in plan.welds)
         norms, spelled = (sum(c[kind] for kind in NORMS) for c in (words, meant))
@@ -166,13 +173,16 @@ class _Check:
         self.outcome.second_looks += 1
         truth = self.truth[index]
         runs = (
-            run_all(Jittered(self.original, seed).run, self.original, self.inputs()) for seed in range(JITTERS)
+            run_all(Jittered(self.original, seed).run, self.original, self.inputs())
+            for seed in range(JITTERS)
         )
         return any(compare("", got, run[index], truth).holds for run in runs)
 
 
 class VerifyChanged(Instrument):
-    """Checks the rules of the IR before the first pass and after every one that changed the graph, whatever it says."""
+    """Checks the rules of the IR before the first pass and after every one that changed the graph,
+    whatever it says.
+    """
 
     def __init__(self) -> None:
         self._text = ""
@@ -198,7 +208,9 @@ def _passes(gm: fx.GraphModule, text: str) -> PipelineResult:
 
 
 def _run(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], target: str) -> list[torch.Tensor]:
-    """The results of a lowered graph; kernels address memory by recorded strides, so for them those must be true."""
+    """The results of a lowered graph; kernels address memory by recorded strides, so for them those
+    must be true.
+    """
     with exact_casts(), np.errstate(all="ignore"):
         checked = Checked(gm, strides=target == "triton")
         results = run_all(checked.run, gm, inputs)

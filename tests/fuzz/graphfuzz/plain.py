@@ -47,7 +47,9 @@ def broadcast(d: Draft, x: Value) -> Value:
     """``x`` with a tensor of fewer rows, a scalar, or fewer or more dimensions."""
     form = d.one("{0} * {1}", "{1} + {0}", "{0} - {1}", "{1} - {0}", "torch.maximum({0}, {1})")
     rows = [s if d.chance(0.4) else 1 for s in x.shape[:-1]]
-    shape = d.rng.choice([(), (1,), (x.width,), (*x.shape[:-1], 1), (*rows, x.width), x.shape[1:], (2, *x.shape)])
+    shape = d.rng.choice(
+        [(), (1,), (x.width,), (*x.shape[:-1], 1), (*rows, x.width), x.shape[1:], (2, *x.shape)]
+    )
     return _kept(d, d.do(form, x, d.input(shape, torch.float32 if d.chance(0.2) else x.dtype)), x)
 
 

@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Program:
-    """A function of ``inputs`` that runs ``lines``, writes to inputs (``writes``: input, value), and returns ``outputs``.
+    """A function of ``inputs``: runs ``lines``, writes ``writes`` (input, value), returns ``outputs``.
 
     ``meant`` counts the words that were spelled on purpose: passes may find fewer, never more.
     """

@@ -73,7 +73,9 @@ def _turn(d: Draft, x: Value, inverse: bool) -> Value:
     a = d.do(f"{{0}} * {{2}} {minus} {{1}} * {{3}}", first, second, *table)
     b = d.do(f"{{1}} * {{2}} {plus} {{0}} * {{3}}", first, second, *table)
     if kind == "pairs":
-        joined = d.one("torch.stack([{0}, {1}], -1).flatten(-2)", "torch.stack(({0}, {1}), dim=-1).reshape({2}.shape)")
+        joined = d.one(
+            "torch.stack([{0}, {1}], -1).flatten(-2)", "torch.stack(({0}, {1}), dim=-1).reshape({2}.shape)"
+        )
         return d.do(joined, a, b, x)
     return d.do("torch.cat([{0}, {1}], -1)", a, b)
 

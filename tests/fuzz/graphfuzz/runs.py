@@ -55,7 +55,9 @@ class Checked(fx.Interpreter):
 
 
 class Jittered(fx.Interpreter):
-    """Moves every inexact float32 result by up to one unit in the last place, as another order of steps would."""
+    """Moves every inexact float32 result by up to one unit in the last place, as another order of
+    steps would.
+    """
 
     def __init__(self, gm: fx.GraphModule, seed: int) -> None:
         super().__init__(gm)

@@ -49,9 +49,13 @@ def traced(function: Function, inputs: Sequence[torch.Tensor]) -> fx.GraphModule
 
 
 def finish(gm: fx.GraphModule, *, joint: bool) -> fx.GraphModule:
-    """What Inductor does to a graph before its custom post-grad pass: all of it with ``joint``, else the least."""
+    """What Inductor does to a graph before its custom post-grad pass: all of it with ``joint``, else
+    the least.
+    """
     if joint:
-        with V.set_fake_mode(detect_fake_mode([n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")])):
+        with V.set_fake_mode(
+            detect_fake_mode([n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")])
+        ):
             gm = joint_graph_passes(gm)
     view_to_reshape(gm)
     gm.graph.eliminate_dead_code()
@@ -97,7 +101,9 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         updates = func._schema.is_mutable and self.node(args[0]).op != "placeholder"
         target = _functional(func) if updates else func
-        call = self.graph.call_function(target, *pytree.tree_map_only(torch.Tensor, self.node, (args, kwargs)))
+        call = self.graph.call_function(
+            target, *pytree.tree_map_only(torch.Tensor, self.node, (args, kwargs))
+        )
         if isinstance(result, torch.Tensor):
             self.name(result, call)
             return
@@ -117,10 +123,14 @@ class Recorder(TorchDispatchMode):
         return self._nodes[id(x)]
 
     def _fake(self, x: torch.Tensor) -> torch.Tensor:
-        """A fake tensor like ``x``; what shares memory with ``x`` has a fake that shares memory with this one."""
+        """A fake tensor like ``x``; what shares memory with ``x`` has a fake that shares memory with
+        this one.
+        """
         real = x.untyped_storage()
         if real._cdata not in self._storages:
-            self._storages[real._cdata] = torch.empty(real.nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
+            self._storages[real._cdata] = torch.empty(
+                real.nbytes(), dtype=torch.uint8, device="meta"
+            ).untyped_storage()
             self._alive.append(real)
         like = torch.empty(0, dtype=x.dtype, device="meta")
         like.set_(self._storages[real._cdata], x.storage_offset(), x.shape, x.stride())
