@@ -1,7 +1,8 @@
 """Prints, as JSON, how many kernels Inductor's own scheduler makes of the cases of test_launches.py for CUDA.
 
-Run as a script in a process of its own: it puts a stand-in where the CUDA driver would be, so that Inductor lowers and
-fuses for a GPU that is not there, and stops before code is generated. Usage: inductor_scheduler.py test_launches.py
+Run as a script in a process of its own: it puts a stand-in where the CUDA driver would be, so that
+Inductor lowers and fuses for a GPU that is not there, and stops before code is generated. Usage:
+inductor_scheduler.py test_launches.py
 """
 
 from __future__ import annotations
