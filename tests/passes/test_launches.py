@@ -248,10 +248,10 @@ def test_every_layer_costs_the_same_and_time_is_linear() -> None:
     def seconds(graph: fx.Graph) -> float:
         return min(_timed(graph) for _ in range(3))
 
-    assert math.log(seconds(large) / seconds(small), 10) < 1.3
+    assert math.log(seconds(large) / seconds(small), 10) < 1.5  # quadratic is 2; a busy machine adds noise
 
 
 def _timed(graph: fx.Graph) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     predict(graph)
-    return time.perf_counter() - start
+    return time.process_time() - start

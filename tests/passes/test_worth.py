@@ -346,7 +346,7 @@ def test_time_is_linear() -> None:
         packs = packs_of(graph)
         return min(_timed(graph, packs) for _ in range(3))
 
-    assert math.log(seconds(large) / seconds(small), 4) < 1.3
+    assert math.log(seconds(large) / seconds(small), 4) < 1.5  # quadratic is 2; a busy machine adds noise
 
 
 def _timed(graph: fx.Graph, packs: Sequence[tuple[Chain, ...]]) -> float:
