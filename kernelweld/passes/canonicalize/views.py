@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernelweld.passes.canonicalize.edit import put_before
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.passes.canonicalize.strides import contiguous_strides, same_strides, view_strides
 from kernelweld.patterns.dims import is_static, same_shape, same_size
 from kernelweld.patterns.ops import (
+    EXPAND,
     RESHAPE,
+    SLICE,
+    SQUEEZE,
+    UNSQUEEZE,
     aten,
     is_call,
     shape_of,
@@ -19,6 +24,10 @@ from kernelweld.patterns.ops import (
 )
 
 PERMUTE = aten.permute.default
+
+#: Views that others can undo, and how many of them a view is compared with.
+_VIEWS = (*RESHAPE, PERMUTE, EXPAND, UNSQUEEZE, *SQUEEZE, SLICE)
+_REACH = 8
 
 
 def as_reshape(node: fx.Node, storage: Storage) -> fx.Node | None:
@@ -111,6 +120,28 @@ def identity_permute(node: fx.Node, storage: Storage) -> fx.Node | None:
     if isinstance(inner, fx.Node) and [_order(source)[d] for d in order] == list(range(len(order))):
         return inner
     return None
+
+
+def undone_view(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A view that lies in memory as a value below it becomes the value: a squeeze of an unsqueeze, say."""
+    source = node.args[0]
+    for _ in range(_REACH):
+        if not is_call(source, *_VIEWS):
+            break
+        source = source.args[0]
+        if isinstance(source, fx.Node) and _same_memory(node, source):
+            return source
+    return None
+
+
+def _same_memory(node: fx.Node, source: fx.Node) -> bool:
+    a, b = value_of(node), value_of(source)
+    if a is None or b is None or a.dtype != b.dtype or a.dim() != b.dim():
+        return False
+    extents = (*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset())
+    if not all(map(same_size, *extents)):
+        return False
+    return bool(StorageWeakRef(a.untyped_storage()) == StorageWeakRef(b.untyped_storage()))
 
 
 def _order(node: fx.Node) -> list[int]:
