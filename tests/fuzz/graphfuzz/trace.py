@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._guards import detect_fake_mode
+from torch._inductor.compile_fx import fake_tensor_prop
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.fx_passes.post_grad import remove_noop_ops, reorder_for_locality, view_to_reshape
@@ -52,14 +53,15 @@ def finish(gm: fx.GraphModule, *, joint: bool) -> fx.GraphModule:
     """What Inductor does to a graph before its custom post-grad pass: all of it with ``joint``, else
     the least.
     """
+    inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     if joint:
-        with V.set_fake_mode(
-            detect_fake_mode([n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")])
-        ):
+        with V.set_fake_mode(detect_fake_mode(inputs)):
             gm = joint_graph_passes(gm)
     view_to_reshape(gm)
     gm.graph.eliminate_dead_code()
     if joint:
+        with torch.no_grad():
+            fake_tensor_prop(gm, inputs)  # rewrites may have left other dtypes than were recorded
         reorder_for_locality(gm.graph)
         remove_noop_ops(gm.graph)
     gm.recompile()
