@@ -116,17 +116,16 @@ class _Check:
         return self.subject.tensors(self.seed)
 
     def run(self) -> None:
-        first, second = (
-            self._lowered("reference", run=True),
-            self._lowered("triton", run=self.settings.interpret),
-        )
+        first = self._lowered("reference", [VerifyChanged()], run=True)
+        second = self._lowered("triton", [], run=self.settings.interpret)
         if first != second:
             raise Broken("plan", f"two plans of one graph differ:\n{first}\n{second}")
 
-    def _lowered(self, target: str, *, run: bool) -> str:
+    def _lowered(self, target: str, instruments: Sequence[Instrument], *, run: bool) -> str:
         """Runs the passes, and what they made; the plan as text."""
         gm = fx.GraphModule(self.original, copy.deepcopy(self.original.graph))
-        result = _passes(gm, self.settings.pipeline(target))
+        result = _passes(gm, self.settings.pipeline(target), instruments)
+        verifier.check(gm.graph)
         self._count(result)
         if run:
             self._compare(target, _run(gm, self.inputs(), target))
@@ -198,11 +197,11 @@ class VerifyChanged(Instrument):
         self._text = text
 
 
-def _passes(gm: fx.GraphModule, text: str) -> PipelineResult:
+def _passes(gm: fx.GraphModule, text: str, instruments: Sequence[Instrument]) -> PipelineResult:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", KernelweldWarning)
-            return Pipeline.from_text(text, [VerifyChanged()], strict=True).run(gm)
+            return Pipeline.from_text(text, instruments, strict=True).run(gm)
     except PassFailed as failed:
         raise Broken("pass", str(failed)) from failed
 
