@@ -42,7 +42,7 @@ wheel: $(DEV) ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
 fuzz-nightly: $(TEST) ## Compare 100,000 random graphs with and without the passes
-	$(RUN) $(BIN)/python tests/fuzz --seed $(SEED) --count 100000
+	$(RUN) $(BIN)/python tests/fuzz --seed $(SEED) --count 100000 --workers $(WORKERS)
 
 gpu: $(TEST) ## Run the tests that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/pytest -m gpu

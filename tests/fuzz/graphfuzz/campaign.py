@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -47,13 +48,14 @@ class Tally:
 
 
 def run(seeds: Iterable[int], interpret_every: int = 10, workers: int = 1) -> Iterator[Tally]:
-    """The tally of each of ``seeds``, as they are done."""
+    """The tally of each of ``seeds``, in order."""
     one = partial(run_one, interpret_every=interpret_every)
     if workers == 1:
         yield from map(one, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=1000) as pool:
-        yield from pool.imap_unordered(one, seeds, chunksize=10)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, max_tasks_per_child=200) as pool:
+        yield from pool.map(one, seeds, chunksize=10)
 
 
 def run_one(seed: int, interpret_every: int = 10, shrink: bool = True) -> Tally:
