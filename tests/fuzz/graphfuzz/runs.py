@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,13 @@ EXACT = frozenset(
         torch.ops.prims.convert_element_type.default,
     }
 )
+
+#: Which dimensions of which arguments a product of matrices adds up.
+SUMMED: Mapping[Any, Mapping[int, int]] = {
+    aten.mm.default: {0: -1, 1: -2},
+    aten.bmm.default: {0: -1, 1: -2},
+    aten.addmm.default: {1: -1, 2: -2},
+}
 
 
 def run_all(
@@ -60,17 +67,23 @@ class Checked(fx.Interpreter):
 
 
 class Jittered(fx.Interpreter):
-    """Moves every inexact float32 result by up to one unit in the last place, as another order of
-    steps would.
-    """
+    """Adds in another order, and moves every inexact float32 result by up to one unit in the last place."""
 
     def __init__(self, gm: fx.GraphModule, seed: int) -> None:
         super().__init__(gm)
         self._generator = torch.Generator().manual_seed(seed)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in SUMMED:
+            args = self._shuffled(args, SUMMED[target])
         result = super().call_function(target, args, kwargs)
         if target in EXACT or not isinstance(result, torch.Tensor) or result.dtype != torch.float32:
             return result
         noise = torch.rand(result.shape, generator=self._generator) * 2 - 1
         return result * (1 + noise * torch.finfo(torch.float32).eps)
+
+    def _shuffled(self, args: tuple[Any, ...], dims: Mapping[int, int]) -> tuple[Any, ...]:
+        """The arguments with one permutation along the dimension that each of ``dims`` is summed over."""
+        position, dim = next(iter(dims.items()))
+        order = torch.randperm(args[position].shape[dim], generator=self._generator)
+        return tuple(a.index_select(dims[i], order) if i in dims else a for i, a in enumerate(args))
