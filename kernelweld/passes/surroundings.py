@@ -40,6 +40,7 @@ class Landscape:
         self.traits: dict[fx.Node, Trait] = {}
         self.constants: set[fx.Node] = set()
         self._holder: dict[fx.Node, _Group] = {}
+        self._reads: dict[_Group, list[fx.Node]] = {}
         for node in graph.nodes:
             self._classify(node)
         for weld in welds:
@@ -55,6 +56,14 @@ class Landscape:
         for node in steps:
             del self._holder[node]
 
+    def holds(self, node: fx.Node) -> bool:
+        """Whether ``node`` is a step of a weld."""
+        return node in self._holder
+
+    def computed_reads(self, steps: Collection[fx.Node]) -> list[fx.Node]:
+        """What a kernel of ``steps`` reads of the values that Inductor computes, and so must write."""
+        return [n for n in weld_reads(steps) if self.conducts(n) and n not in self.constants]
+
     def group(self, node: fx.Node) -> _Group:
         """The steps that run together with ``node``; itself alone outside of welds."""
         return self._holder.get(node) or (node,)
@@ -63,11 +72,13 @@ class Landscape:
         """Whether Inductor may fuse ``node`` with what it reads and what reads it."""
         return node in self.traits and self.traits[node] not in _BOUNDS and node not in self._holder
 
-    def reads(self, group: Collection[fx.Node]) -> list[fx.Node]:
+    def reads(self, group: _Group) -> list[fx.Node]:
         """The values outside that a group is called with."""
-        if len(group) == 1 and not (nodes := set(group)) & self._holder.keys():
-            return nodes.pop().all_input_nodes
-        return weld_reads(group)
+        if group[0] not in self._holder:
+            return group[0].all_input_nodes
+        if group not in self._reads:
+            self._reads[group] = weld_reads(group)
+        return self._reads[group]
 
     def _classify(self, node: fx.Node) -> None:
         if node.op != "call_function" or not is_tensor(node):
@@ -118,18 +129,23 @@ class Surroundings:
         self._find_readers()
         self._find_waits()
 
+    @property
+    def border(self) -> frozenset[fx.Node]:
+        """The steps of other welds next to the region: without one of them the region is another."""
+        around = {n for node in self.region for n in (*node.all_input_nodes, *_some_users(node))}
+        return frozenset(n for n in around - self.region.keys() if self._land.holds(n))
+
     def is_bare(self, steps: Collection[fx.Node]) -> bool:
         """Whether ``steps`` stand alone: nothing else in the region computes anything."""
         land = self._land
         others = self.region.keys() - land.constants - set(steps)
         return all(land.traits[node] in _VIEWS for node in others)
 
-    def units(self, welded: Collection[fx.Node]) -> list[Unit]:
-        """What runs if ``welded`` steps of the region are one kernel and the rest of it is Inductor's."""
-        calls = [*self._calls.values()]
-        if welded:
-            calls.append(self._call(welded, weld_reads(welded)))
-        live = self._live(calls, welded)
+    def units(self, welds: Iterable[Collection[fx.Node]]) -> list[Unit]:
+        """What runs if each of ``welds`` in the region is one kernel, and the rest of it is Inductor's."""
+        welded = [self._call(steps, weld_reads(steps)) for steps in welds]
+        calls = [*self._calls.values(), *welded]
+        live = self._live(calls, {step for call in welded for step in call.members})
         return calls + [self._plain(node) for node in self.region if node in live]
 
     def _call(self, members: Collection[fx.Node], reads: Iterable[fx.Node]) -> Unit:
@@ -142,7 +158,7 @@ class Surroundings:
     def _find_readers(self) -> None:
         inside = self.region.keys() - self._land.constants
         for node in sorted(inside, key=self._land.index.__getitem__):
-            for user in islice(node.users, FAN_OUT + 1):  # more of them change nothing
+            for user in _some_users(node):
                 group = self._land.group(user)
                 if user not in self.region and group not in self._calls:
                     reads = [value for value in self._land.reads(group) if value in inside]
@@ -202,6 +218,11 @@ def _region(land: Landscape, steps: Sequence[fx.Node]) -> dict[fx.Node, None]:
                 found[node] = None
                 queue.append(node)
     return dict.fromkeys(sorted(found, key=land.index.__getitem__))
+
+
+def _some_users(node: fx.Node) -> Iterator[fx.Node]:
+    """The users of a node, or as many as it takes to show that there are many: more change nothing."""
+    return islice(node.users, FAN_OUT + 1)
 
 
 def _neighbours(land: Landscape, node: fx.Node) -> Iterator[fx.Node]:

@@ -111,7 +111,20 @@ ROPED = (rand(3, D), rand(D, 6 * D), rand(D), rand(3, D), rand(3, D))
 ROWS = (rand(100, D), torch.tensor([3, 1, 4]))
 DELTA = (rand(1, 8 * D, 4), rand(8 * D, 1, 4), torch.randn(1, 4, D, D), torch.randn(1, 4), torch.rand(1, 4))
 ENDS, EXPERT = torch.tensor([5, 8], dtype=torch.int32), torch.tensor([0] * 5 + [1] * 3)
+ROTATED = (rand(3, D), rand(D, 8 * D), torch.arange(3).float(), torch.rand(D // 2), rand(4, 5, D))
 MASKED = (rand(8, D), rand(2, D, 2 * D), rand(2, D, D), ENDS, EXPERT)
+
+
+def rotated_layers(x: Tensor, p: Tensor, positions: Tensor, frequencies: Tensor, cache: Tensor) -> Tensor:
+    """Two layers whose rotations share a table, which Inductor would compute again wherever it is used."""
+    angles = positions[:, None] * frequencies
+    angles = torch.cat([angles, angles], -1)
+    cos, sin = angles.cos().to(bf16), angles.sin().to(bf16)
+    for _ in range(2):
+        heads = (x @ p).reshape(3, 8, D).transpose(0, 1)
+        q, k = rope(heads[:4], cos, sin), torch.cat([cache, rope(heads[4:], cos, sin)], 1)
+        x = (q @ k.transpose(1, 2) @ k)[0]
+    return x
 
 
 def layers(count: int) -> Function:
@@ -218,6 +231,21 @@ def test_a_pack_loses_only_the_chain_that_costs_launches() -> None:
     assert free.reasons == [("rms_norm", not_worth(3, 2))]
 
 
+def test_welds_that_cost_a_table_together_are_not_made() -> None:
+    """Each of them alone costs nothing: the table is written for the other one anyway."""
+
+    def of(chosen: slice) -> int:
+        gm, context = raised(rotated_layers, ROTATED), PassContext()
+        PlanPass(keep_all=True).run(gm, context)
+        assert context.plan is not None and [weld.name for weld in context.plan.welds] == ["rope", "rope"]
+        return lowered(gm, context.plan.welds[chosen])
+
+    free = planned(rotated_layers, ROTATED)
+    assert of(slice(0, 2)) == of(slice(0, 1)) == of(slice(1, 2)) == free.before + 1
+    assert free.welds == [] and free.after == free.before
+    assert free.reasons == [("rope", not_worth(5, 4))] * 4
+
+
 # --- kept ---
 
 KEPT: dict[str, tuple[Function, tuple[Tensor, ...], list[str]]] = {
@@ -253,6 +281,7 @@ ALL: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "masked gate": (masked_gate, MASKED),
     "norm of rows": (norm_of_rows, (*ROWS, rand(D), rand(D, D))),
     "pack and lookup": (pack_and_lookup, (*ROPED, *ROWS)),
+    "rotated layers": (rotated_layers, ROTATED),
     "three layers": (layers(3), LAYERED),
 }
 
