@@ -80,6 +80,8 @@ POSITION_SPELLINGS = [
     lambda p, f: p.float().unsqueeze(-1) * f[None, None],
     lambda p, f: f * p.to(torch.float32)[:, :, None],
     lambda p, f: p.int()[..., None].float() * f.expand(2, 7, H),
+    lambda p, f: (f[None, :, None].expand(2, -1, 1) @ p[:, None].float()).transpose(1, 2),
+    lambda p, f: (f[None, :, None] * p[:, None].float()).mT,
 ]
 
 
@@ -87,6 +89,16 @@ POSITION_SPELLINGS = [
 def test_positions(raised: Callable[..., Any], angle: Callable[..., Tensor]) -> None:
     result = raised(lambda p, f: (halves(angle(p, f)).cos(), halves(angle(p, f)).sin()), POSITIONS, INV_FREQ)
     assert result.only == RopeTable()
+
+
+def test_turned_products_of_several_batch_dimensions(raised: Callable[..., Any]) -> None:
+    """Three positions a token, as a model with mrope multiplies them; the batch of a product is one."""
+
+    def graph(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        angle = (f[None, None, :, None].expand(3, 2, -1, 1) @ p[:, :, None].float()).transpose(2, 3)
+        return halves(angle).cos(), halves(angle).sin()
+
+    assert raised(graph, torch.stack([POSITIONS, POSITIONS + 1, POSITIONS]), INV_FREQ).only == RopeTable()
 
 
 @pytest.mark.parametrize("past", [0, 5])
@@ -237,6 +249,11 @@ def angle_in_bfloat16(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
 def angle_used_outside(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     angle = p[..., None].float() * f
     return angle.cos(), angle.sin(), angle
+
+
+def turned_the_wrong_way(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+    angle = f[None, :, None] * p[:, None].float()
+    return angle.cos(), angle.sin()
 
 
 NEGATIVES = [

@@ -22,7 +22,8 @@ class CanonicalizePass(Pass):
     After: ``slice(x, 3, 16, 24)``, ``reshape(x, [14, 64])``, ``cos``, ``mul(x, x)``; equal pure nodes are one
     node.
 
-    Every result keeps its bits, dtype, strides, and what it shares storage with. Not touched: random
+    Every result keeps its bits (but for the sign of a zero in an outer product), dtype, strides, and what it
+    shares storage with. Not touched: random
     operators, operators that write, the order of writes and of reads of what is written, sizes that are
     symbols where a rewrite needs numbers.
     """

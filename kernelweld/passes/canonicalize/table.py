@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from torch import fx
 
-from kernelweld.passes.canonicalize import arithmetic, slices, views
+from kernelweld.passes.canonicalize import arithmetic, outer, slices, views
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.patterns.ops import (
     ADD,
@@ -62,6 +62,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         DIV[0]: (arithmetic.identity,),
         **{overload: (arithmetic.scalar_overload,) for overload in (ADD[1], SUB[1], MUL[1], DIV[1])},
         POW: (arithmetic.square,),
+        aten.bmm.default: (outer.outer_product,),
         aten._to_copy.default: (arithmetic.plain_cast,),
         CAST: (arithmetic.idle_copy,),
         CLONE: (arithmetic.idle_copy,),
