@@ -12,7 +12,7 @@ from kernelweld.ir import word_of
 from kernelweld.passes.contraction import Contraction, escaping, producers
 from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.tasks.domain import find_domain
-from kernelweld.passes.tasks.layout import lay_out
+from kernelweld.passes.tasks.layout import Layout, lay_out
 from kernelweld.passes.tasks.steps import is_step
 
 #: A chain longer than this is cut: its registers would not fit, and planning stays linear.
@@ -24,7 +24,7 @@ class Chainer:
 
     def __init__(self, graph: fx.Graph) -> None:
         self.contraction = Contraction(graph)
-        self.chains: dict[frozenset[fx.Node], None] = {}
+        self.chains: dict[frozenset[fx.Node], Layout] = {}
         self.refusals: dict[fx.Node, str] = {}
 
     def run(self, graph: fx.Graph) -> list[tuple[fx.Node, ...]]:
@@ -44,8 +44,7 @@ class Chainer:
         for groups in candidates:
             if self._try(node, groups):
                 return
-        if self._fits([node]):
-            self._keep([node], ())
+        self._try(node, ())
 
     def _may_join(self, group: frozenset[fx.Node], node: fx.Node) -> bool:
         """Unnamed work that others need too is not drawn into one chain: the others would have to wait
@@ -54,26 +53,31 @@ class Chainer:
         return any(word_of(member) is not None for member in group) or not escaping({*group, node}) & group
 
     def _try(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> bool:
-        members = [n for group in groups for n in group] + [node]
-        if (
-            len(members) > MAX_STEPS
-            or not self._fits(members)
-            or not self.contraction.is_convex(set(members))
-        ):
+        members = {node}.union(*groups)
+        if len(members) > MAX_STEPS:
             return False
-        self._keep(members, groups)
-        return True
-
-    def _keep(self, members: Sequence[fx.Node], groups: Sequence[frozenset[fx.Node]]) -> None:
+        layout = self._fit(node, groups)
+        if layout is None or not self.contraction.is_convex(members):
+            return False
         for group in groups:
             del self.chains[group]
-        self.chains[self.contraction.join(members)] = None
-
-    def _fits(self, members: Sequence[fx.Node]) -> bool:
-        ordered = sorted(members, key=self.contraction.index.__getitem__)
-        try:
-            find_domain(lay_out(ordered), escaping(ordered))
-        except DomainMismatch as mismatch:
-            self.refusals[ordered[-1]] = mismatch.reason
-            return False
+        self.chains[self.contraction.join(members)] = layout
         return True
+
+    def _fit(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> Layout | None:
+        """The layout of ``node`` behind the chains it joins; None if they share no domain."""
+        try:
+            layout = self._grown(node, groups)
+            find_domain(layout.copy(), escaping(set(layout.steps)))
+        except DomainMismatch as mismatch:
+            self.refusals[node] = mismatch.reason
+            return None
+        return layout
+
+    def _grown(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> Layout:
+        if len(groups) > 1:
+            members = [n for group in groups for n in group]
+            return lay_out([*sorted(members, key=self.contraction.index.__getitem__), node])
+        layout = self.chains[groups[0]].copy() if groups else Layout()
+        layout.add(node)
+        return layout

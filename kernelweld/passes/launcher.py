@@ -44,10 +44,9 @@ def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
 class Launcher:
     """Replaces welds of one graph by kernel calls; ``finish`` puts the graph back in order."""
 
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self._gm = gm
-        self._graph = gm.graph
-        self._symbols = SymbolNodes(gm.graph)
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._symbols = SymbolNodes(graph)
         self._copies: dict[fx.Node, fx.Node] = {}
 
     def insert(self, weld: Weld) -> None:
@@ -146,4 +145,3 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
-        self._gm.recompile()

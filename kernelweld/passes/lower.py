@@ -54,7 +54,7 @@ class LowerPass(Pass):
 
 
 def _launch(gm: fx.GraphModule, welds: Sequence[Weld]) -> None:
-    launcher = Launcher(gm)
+    launcher = Launcher(gm.graph)
     for weld in welds:
         launcher.insert(weld)
     launcher.finish()

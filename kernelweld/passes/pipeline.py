@@ -13,6 +13,7 @@ from torch import fx
 from kernelweld.errors import KernelweldError, PassFailed
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.instruments.base import Instrument, Step
+from kernelweld.passes.pause import paused_collector
 from kernelweld.passes.snapshot import Snapshot
 from kernelweld.passes.spec import build, format_pass, parse
 from kernelweld.passes.table import load
@@ -73,7 +74,8 @@ class Pipeline:
         gets it, which its owner recompiles. If a pass fails and the pipeline is strict, raises PassFailed.
         """
         gm = module_of(target) if isinstance(target, fx.Graph) else target
-        result = _Run(self, gm).result()
+        with paused_collector():
+            result = _Run(self, gm).result()
         if isinstance(target, fx.GraphModule):
             target.recompile()
         return result

@@ -30,6 +30,14 @@ class Layout:
         self.needs: list[tuple[fx.Node, Need, Dim]] = []
         self.slices: dict[fx.Node, fx.Node] = {}
 
+    def copy(self) -> Layout:
+        """The same chain, to be grown on its own."""
+        other = Layout()
+        other.space = AxisSpace(dict(self.space.finer))
+        other.steps, other.needs = list(self.steps), list(self.needs)
+        other.held, other.reads, other.slices = dict(self.held), dict(self.reads), dict(self.slices)
+        return other
+
     def add(self, node: fx.Node) -> None:
         """Adds a step after those it reads from."""
         check_dtypes(node)
