@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
@@ -18,7 +19,7 @@ from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
 from kernelweld.ir.rope_table import RopeTable
 from kernelweld.ir.row_reduce import ROW_REDUCE, RowReduce
-from kernelweld.ir.word import Tensors, Word
+from kernelweld.ir.word import Static, Tensors, Word
 
 WORDS: tuple[type[Word], ...] = (RMSNorm, LayerNorm, L2Norm, ResidualAdd, Rope, RopeTable, GateMul)
 
@@ -54,7 +55,13 @@ def op_of(word: Word | type[Word]) -> OpOverload:
 def word_of(node: fx.Node) -> Word | None:
     """The raised word that ``node`` calls, or None."""
     cls = _CLASSES.get(node.target) if node.op == "call_function" else None  # type: ignore[call-overload]
-    return None if cls is None else cls.from_static(dict(node.kwargs))
+    return None if cls is None else _word(cls, tuple(node.kwargs.items()))
+
+
+@lru_cache(maxsize=4096)
+def _word(cls: type[Word], static: tuple[tuple[str, Static], ...]) -> Word:
+    """Words are immutable: the layers of a model share theirs."""
+    return cls.from_static(dict(static))
 
 
 def step_of(node: fx.Node) -> Step | None:

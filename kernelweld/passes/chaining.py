@@ -68,7 +68,8 @@ class Chainer:
         """The layout of ``node`` behind the chains it joins; None if they share no domain."""
         try:
             layout = self._grown(node, groups)
-            find_domain(layout.copy(), escaping(set(layout.steps)))
+            if groups or word_of(node) is not None:  # one unnamed step is no weld, whatever its rows
+                find_domain(layout.copy(), escaping(set(layout.steps)))
         except DomainMismatch as mismatch:
             self.refusals[node] = mismatch.reason
             return None

@@ -43,7 +43,6 @@ class SkinnyGemmPass(Pass):
         ]
         for node in found:
             _rewrite(node)
-        gm.graph.eliminate_dead_code()
         return PassResult(modified=bool(found), count=len(found))
 
     def _is_skinny(self, node: fx.Node) -> bool:
@@ -77,6 +76,8 @@ def _rewrite(node: fx.Node) -> None:
     rounded = total if result.dtype == torch.float32 else _call(node, cast, total, result.dtype)
     node.replace_all_uses_with(_call(node, aten.reshape.default, rounded, list(result.shape)))
     node.graph.erase_node(node)
+    if not matrix.users:
+        matrix.graph.erase_node(matrix)
 
 
 def _widened(node: fx.Node, operand: fx.Node) -> fx.Node:

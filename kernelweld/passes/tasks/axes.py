@@ -64,7 +64,7 @@ class AxisSpace:
 
     def resolve(self, dim: Dim) -> Dim:
         """The dimension in its finest known axes."""
-        if not any(axis in self.finer for axis in dim):
+        if self.finer.keys().isdisjoint(dim):
             return dim
         return tuple(
             fine

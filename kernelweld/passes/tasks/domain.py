@@ -4,14 +4,14 @@ is the axis of heads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import fx
 
 from kernelweld.codegen.task import Value
 from kernelweld.ir import Pointwise, step_of
-from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dim, Dims, DomainMismatch
+from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch
 from kernelweld.passes.tasks.layout import Layout
 from kernelweld.passes.tasks.steps import Need, is_concat
 
@@ -34,7 +34,11 @@ class Domain:
 
     def feature_of(self, space: AxisSpace, dims: Dims) -> Axis | None:
         """The feature axis among a value's axes; None for a scalar per row."""
-        found = [a for d in dims for a in space.resolve(d) if a in self.features]
+        return self.feature_among(_axes(space, dims))
+
+    def feature_among(self, axes: Sequence[Axis]) -> Axis | None:
+        """The feature axis among ``axes``; DomainMismatch if there are two."""
+        found = [a for a in axes if a in self.features]
         if len(found) > 1:
             raise DomainMismatch("a value has two feature dimensions")
         return found[0] if found else None
@@ -50,11 +54,17 @@ def find_domain(layout: Layout, escaping: Collection[fx.Node] = ()) -> Domain:
     domain = Domain(_row_axes(layout, features, heads), frozenset(features), heads)
     _check_static(domain)
     _check_single_elements(layout, domain)
-    for dims in (*(h.dims for h in layout.held.values()), *(r.dims for r in layout.reads.values())):
-        _check_distinct(_axes(layout.space, dims))
-        domain.feature_of(layout.space, dims)
+    for dims in dict.fromkeys(_all_dims(layout)):
+        axes = _axes(layout.space, dims)
+        _check_distinct(axes)
+        domain.feature_among(axes)
     _check_nesting(layout, domain, escaping)
     return domain
+
+
+def _all_dims(layout: Layout) -> Iterator[Dims]:
+    yield from (held.dims for held in layout.held.values())
+    yield from (access.dims for access in layout.reads.values())
 
 
 def _tile_axes(layout: Layout) -> tuple[dict[Axis, None], Axis | None]:
@@ -107,9 +117,9 @@ def _axes(space: AxisSpace, dims: Dims) -> list[Axis]:
 
 
 def _row_axes(layout: Layout, features: dict[Axis, None], heads: Axis | None) -> tuple[Axis, ...]:
-    dims: list[Dim] = [d for node in layout.steps for d in layout.held[node].dims]
-    dims += [d for access in layout.reads.values() for d in access.dims]
-    axes = dict.fromkeys(a for d in dims for a in layout.space.resolve(d))
+    dims = [*(layout.held[node].dims for node in layout.steps), *(a.dims for a in layout.reads.values())]
+    unique = dict.fromkeys(d for several in dims for d in several)
+    axes = dict.fromkeys(a for d in unique for a in layout.space.resolve(d))
     return tuple(a for a in axes if a not in features and a is not heads)
 
 
@@ -149,14 +159,15 @@ def _check_nesting(layout: Layout, domain: Domain, escaping: Collection[fx.Node]
     """
     rows = {*domain.rows, *([domain.heads] if domain.heads else [])}
     for node in layout.steps:
-        step = step_of(node)
-        mine = set(_axes(layout.space, layout.held[node].dims))
-        cast = isinstance(step, Pointwise) and step.name == "cast"
-        if (
-            not (cast and node not in escaping)
-            and not rows - ({domain.heads} if _collapses(layout, node) else set()) <= mine
-        ):
+        needed = rows - {domain.heads} if domain.heads and _collapses(layout, node) else rows
+        nests = needed.issubset(_axes(layout.space, layout.held[node].dims))
+        if not nests and (node in escaping or not _is_cast(node)):
             raise DomainMismatch("the rows of two steps do not nest")
+
+
+def _is_cast(node: fx.Node) -> bool:
+    step = step_of(node)
+    return isinstance(step, Pointwise) and step.name == "cast"
 
 
 def _collapses(layout: Layout, node: fx.Node) -> bool:

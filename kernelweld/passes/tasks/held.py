@@ -69,6 +69,8 @@ def _hint(stride: sympy.Expr) -> int:
     """A number to order strides by: every symbol counts as a large prime-like size, so products keep
     their order.
     """
+    if stride.is_Integer:
+        return int(stride)
     return int(stride.subs({symbol: 4099 for symbol in stride.free_symbols}))
 
 
