@@ -13,6 +13,7 @@ from kernelweld.patterns.ops import (
     FLOATS,
     MUL,
     RESHAPE,
+    SQUEEZE,
     UNSQUEEZE,
     Size,
     aten,
@@ -25,7 +26,8 @@ from kernelweld.patterns.ops import (
 from kernelweld.patterns.peel import is_upcast, is_vector, vector
 from kernelweld.patterns.reading import NEARLY, Miss, something_else
 
-POSITIONS = (torch.int64, torch.int32, *FLOATS)
+_VIEWS = (UNSQUEEZE, *SQUEEZE, *RESHAPE)
+INTEGERS = (torch.int64, torch.int32)
 
 
 def outer_product(node: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
@@ -57,7 +59,7 @@ def outer_product(node: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node]:
 def _below_turn(node: fx.Node, cover: Cover) -> tuple[fx.Node, bool]:
     """The product below a transposition of its last two dimensions, and whether there is one.
 
-    A batched matrix product has one batch dimension, which is cut up again behind it.
+    A batched matrix product has one batch dimension, which is cut up again behind it; a plain one has none.
     """
     rank = len(shape_of(node))
     swapped = [*range(rank - 2), rank - 1, rank - 2]
@@ -65,7 +67,7 @@ def _below_turn(node: fx.Node, cover: Cover) -> tuple[fx.Node, bool]:
     if rank < 2 or not isinstance(source, fx.Node) or node.args[1] != swapped:
         return node, False
     cover.take(node)
-    below = source.args[0] if is_call(source, *RESHAPE) else None
+    below = source.args[0] if is_call(source, *_VIEWS) else None
     if isinstance(below, fx.Node) and same_shape(shape_of(below)[-2:], shape_of(source)[-2:]):
         cover.take(source)
         return below, True
@@ -76,26 +78,37 @@ def _positions(
     node: fx.Node, product: tuple[Size, ...], rows: tuple[Size, ...], turned: bool, cover: Cover
 ) -> fx.Node | None:
     """``p``, a number for each row, if ``node`` is ``float(p)`` with a dimension of one element for the
-    frequencies.
+    frequencies: the last value of that shape below casts and views, which keep the order of elements.
     """
     opened = (*product[:-2], 1, product[-1]) if turned else (*product[:-1], 1)
     if not same_shape(shape_of(node), opened):
         return None
-    while is_call(node, CAST, UNSQUEEZE, *RESHAPE):
-        source = node.args[0]
-        if not isinstance(source, fx.Node) or dtype_of(source) not in POSITIONS:
-            break
-        if not is_call(node, CAST) and same_shape(shape_of(node), rows):
-            break
-        cover.share(node)
+    found, trial, dtype = None, Cover(), dtype_of(node)
+    while True:
+        if same_shape(shape_of(node), rows):
+            found = node
+            cover.merge(trial)
+        source = node.args[0] if is_call(node, *_VIEWS) or _is_cast(node, dtype) else None
+        if not isinstance(source, fx.Node):
+            return found
+        trial.share(node)
         node = source
-    return node if same_shape(shape_of(node), rows) else None
+
+
+def _is_cast(node: fx.Node, dtype: torch.dtype | None) -> bool:
+    """Whether ``node`` casts positions as a table does itself: to the angle's ``dtype``, or integers to
+    integers.
+    """
+    source = node.args[0] if is_call(node, CAST) else None
+    if not isinstance(source, fx.Node) or dtype_of(source) not in (*INTEGERS, *FLOATS):
+        return False
+    return dtype_of(node) == dtype or (dtype_of(node) in INTEGERS and dtype_of(source) in INTEGERS)
 
 
 def _standing(node: fx.Node, width: Size, cover: Cover) -> fx.Node | None:
     """The vector below views that stand it up as ``[..., width, 1]`` and repeat that."""
     while True:
-        source = node.args[0] if is_upcast(node) or is_call(node, EXPAND, UNSQUEEZE, *RESHAPE) else None
+        source = node.args[0] if is_upcast(node) or is_call(node, EXPAND, *_VIEWS) else None
         if not isinstance(source, fx.Node) or not _is_column(shape_of(node), width):
             return None
         cover.share(node)

@@ -101,6 +101,33 @@ def test_turned_products_of_several_batch_dimensions(raised: Callable[..., Any])
     assert raised(graph, torch.stack([POSITIONS, POSITIONS + 1, POSITIONS]), INV_FREQ).only == RopeTable()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, BF16])
+def test_positions_rounded_before_are_not_looked_through(
+    raised: Callable[..., Any], dtype: torch.dtype
+) -> None:
+    def graph(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        angle = p.to(dtype)[..., None].float() * f
+        return halves(angle).cos(), halves(angle).sin()
+
+    result = raised(graph, POSITIONS * 1.5, INV_FREQ)
+    assert result.only == RopeTable()
+    assert result.operands != ["p_1", "f_1"]
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_turned_product_without_a_batch(raised: Callable[..., Any], rows: int) -> None:
+    """What Inductor makes of a batch of one on a GPU."""
+
+    def graph(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        column, row = f[None, :, None].float().expand(1, -1, 1), p[:, None].float()
+        angle = (column.squeeze(0) @ row.squeeze(0)).unsqueeze(0).transpose(1, 2)
+        return halves(angle).cos(), halves(angle).sin()
+
+    result = raised(graph, POSITIONS[:1, :rows], INV_FREQ)
+    assert result.only == RopeTable()
+    assert result.operands == ["p_1", "f_1"]
+
+
 @pytest.mark.parametrize("past", [0, 5])
 def test_one_position(raised: Callable[..., Any], past: int) -> None:
     """Decode: one position, made in the graph."""
@@ -251,11 +278,6 @@ def angle_used_outside(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return angle.cos(), angle.sin(), angle
 
 
-def turned_the_wrong_way(p: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-    angle = f[None, :, None] * p[:, None].float()
-    return angle.cos(), angle.sin()
-
-
 NEGATIVES = [
     (scaled_differently, "cosines and sines are treated differently after %cos and %sin"),
     (rounded_differently, "cosines and sines are treated differently after %cos and %sin"),
@@ -305,6 +327,10 @@ SOMETHING_ELSE = [
     lambda p, f: torch.cos(f),
     lambda p, f: (torch.cos(p[..., None].float() * f), p),
     lambda p, f: (f.cos(), f.sin()),
+    lambda p, f: (
+        (f[None, :, None] * p[:, None].float()).cos(),
+        (f[None, :, None] * p[:, None].float()).sin(),
+    ),
 ]
 
 

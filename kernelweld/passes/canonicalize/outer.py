@@ -12,7 +12,8 @@ from kernelweld.patterns.ops import FLOATS, MUL, dtype_of, shape_of, value_of
 
 
 def outer_product(node: fx.Node, storage: Storage) -> fx.Node | None:
-    """``bmm(a[B, M, 1], b[B, 1, N])`` becomes ``mul(a, b)``, as Inductor itself has it from torch 2.13 on.
+    """``bmm(a[B, M, 1], b[B, 1, N])`` becomes ``mul(a, b)``, as Inductor itself has it from torch 2.13 on,
+    and so does ``mm(a[M, 1], b[1, N])``, which Inductor makes of a batch of one.
 
     Where a sum that starts at 0.0 gives 0.0, the product alone may give -0.0.
     """
@@ -31,4 +32,5 @@ def _keeps_layout(node: fx.Node, column: fx.Node, row: fx.Node) -> bool:
         return False
     with value.fake_mode:  # type: ignore[attr-defined]
         product = torch.mul(a, b)
-    return bool(product.stride() == value.stride())
+    strides = zip(value.shape, value.stride(), product.stride(), strict=True)
+    return all(same_size(size, 1) or same_size(x, y) for size, x, y in strides)

@@ -63,6 +63,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         **{overload: (arithmetic.scalar_overload,) for overload in (ADD[1], SUB[1], MUL[1], DIV[1])},
         POW: (arithmetic.square,),
         aten.bmm.default: (outer.outer_product,),
+        aten.mm.default: (outer.outer_product,),
         aten._to_copy.default: (arithmetic.plain_cast,),
         CAST: (arithmetic.idle_copy,),
         CLONE: (arithmetic.idle_copy,),
