@@ -37,6 +37,14 @@ def tanh_fp32(x):
     return tl.where(tl.abs(x) < 0.625, x + x * s * p, tl.where(x < 0.0, -far, far))
 """
 
+# A mantissa carries into the exponent; infinity and NaN, whose exponents are all ones, are kept.
+_NEXT_POWER_OF_TWO = """@triton.jit
+def next_power_of_two(x):
+    # 2 ** ceil(log2(x)) of x >= 0, exactly
+    bits = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
+    return tl.where(x < float("inf"), bits.to(tl.float32, bitcast=True), x)
+"""
+
 #: Source of each helper by its name.
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
@@ -44,5 +52,6 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "unfused_bf16": _UNFUSED_BF16,
         "round_fp16": _ROUND_FP16,
         "tanh_fp32": _TANH_FP32,
+        "next_power_of_two": _NEXT_POWER_OF_TWO,
     }
 )

@@ -14,6 +14,7 @@ from kernelweld.codegen.task import Apply, Reduce, RowTask, WeldProgram
 from kernelweld.codegen.tile import padded
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.rms_norm import RMSNorm
 
 #: Tile elements that one warp holds when rows are narrow or nothing is reduced: 8 for each of its 32 threads.
@@ -21,7 +22,7 @@ _WARP_ELEMENTS = 256
 #: Tile elements that one warp holds of a wide row that is reduced: fewer warps take part in the reduction.
 _REDUCING_WARP_ELEMENTS = 512
 
-_NORMS = (RMSNorm, LayerNorm, L2Norm)
+_REDUCING = (RMSNorm, LayerNorm, L2Norm, QuantScale)
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def _warps(task: RowTask, elements: int) -> int:
 
 
 def _reduces(task: RowTask) -> bool:
-    words = (step.word for step in task.steps if isinstance(step, Apply))
-    return any(isinstance(word, _NORMS) for word in words) or any(isinstance(s, Reduce) for s in task.steps)
+    applied = any(isinstance(step, Apply) and isinstance(step.word, _REDUCING) for step in task.steps)
+    return applied or any(isinstance(step, Reduce) for step in task.steps)
 
 
 def _tile_elements(task: RowTask) -> int:

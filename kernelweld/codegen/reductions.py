@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from kernelweld.codegen.scope import Scope
+from kernelweld.codegen.spelling import grouped
 from kernelweld.codegen.tile import Tile, padded
 
 
@@ -45,6 +46,23 @@ def row_extreme(
     poison = [replace(t, text=f"tl.where({t.text} == {t.text}, 0.0, {t.text})") for t in tiles]
     nan = row_sum(scope, f"{name}_nan", poison, over_heads)
     return scope.let(name, Tile(f"{best.text} + {nan.text}", best.rows, 1))
+
+
+def row_magnitude(scope: Scope, name: str, tiles: Sequence[Tile]) -> Tile:
+    """A named column ``[R, 1]``: the largest magnitude of each row; NaN where the row holds one.
+
+    Without their sign the bits of floats are integers in the order of the magnitudes, with NaN above all.
+    """
+    parts = []
+    for tile in tiles:
+        bits = f"{_masked(scope, tile, '0.0').text}"
+        bits = f"({grouped(bits)}.to(tl.int32, bitcast=True) & 0x7FFFFFFF)"
+        parts.append(_along_features("tl.max", replace(tile, text=bits)))
+    text = parts[0].text
+    for part in parts[1:]:
+        text = f"tl.maximum({text}, {part.text})"
+    column = Tile(f"{grouped(text)}.to(tl.float32, bitcast=True)", any(t.rows for t in parts), 1)
+    return scope.let(name, column)
 
 
 def _sum_of_equals(scope: Scope, tiles: Sequence[Tile]) -> Tile:

@@ -12,6 +12,7 @@ _TRITON_DTYPES = {
     torch.float32: "tl.float32",
     torch.float16: "tl.float16",
     torch.bfloat16: "tl.bfloat16",
+    torch.float8_e4m3fn: "tl.float8e4nv",
     torch.int8: "tl.int8",
     torch.uint8: "tl.uint8",
     torch.int16: "tl.int16",

@@ -11,6 +11,8 @@ from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
 from kernelweld.ir.pointwise import Pointwise
+from kernelweld.ir.quant import Quant
+from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.residual_add import ResidualAdd
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
@@ -25,6 +27,8 @@ __all__ = [
     "L2Norm",
     "LayerNorm",
     "Pointwise",
+    "Quant",
+    "QuantScale",
     "RMSNorm",
     "ResidualAdd",
     "Rope",

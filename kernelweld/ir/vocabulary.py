@@ -14,6 +14,8 @@ from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
 from kernelweld.ir.pointwise import POINTWISE, Pointwise
+from kernelweld.ir.quant import Quant
+from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.residual_add import ResidualAdd
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
@@ -21,7 +23,17 @@ from kernelweld.ir.rope_table import RopeTable
 from kernelweld.ir.row_reduce import ROW_REDUCE, RowReduce
 from kernelweld.ir.word import Static, Tensors, Word
 
-WORDS: tuple[type[Word], ...] = (RMSNorm, LayerNorm, L2Norm, ResidualAdd, Rope, RopeTable, GateMul)
+WORDS: tuple[type[Word], ...] = (
+    RMSNorm,
+    LayerNorm,
+    L2Norm,
+    ResidualAdd,
+    Rope,
+    RopeTable,
+    GateMul,
+    QuantScale,
+    Quant,
+)
 
 Step = Word | Pointwise | RowReduce
 

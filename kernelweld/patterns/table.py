@@ -9,6 +9,8 @@ from kernelweld.patterns.gate_mul import GateMulPattern
 from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
 from kernelweld.patterns.pattern import Pattern
+from kernelweld.patterns.quant import QuantPattern
+from kernelweld.patterns.quant_scale import QuantScalePattern
 from kernelweld.patterns.residual_add import ResidualAddPattern
 from kernelweld.patterns.rms_norm import RMSNormPattern
 from kernelweld.patterns.rope import RopePattern
@@ -27,6 +29,8 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             RopeTablePattern,
             GateMulPattern,
             ResidualAddPattern,
+            QuantScalePattern,
+            QuantPattern,
         )
     }
 )

@@ -14,6 +14,8 @@ from kernelweld.ir import (
     L2Norm,
     LayerNorm,
     Pointwise,
+    Quant,
+    QuantScale,
     ResidualAdd,
     RMSNorm,
     Rope,
@@ -239,6 +241,31 @@ def test_rope_table_takes_each_frequency_from_its_section(order: str, rows: list
     exact(sin, expected.sin())
 
 
+# --- quantization ---
+
+
+def test_quant_scale_and_quant_are_the_public_formulas() -> None:
+    """As vLLM and DeepSeek write per-group quantization in torch."""
+    x = torch.randn(3, 2, 128).to(bf16)
+    amax = x.abs().amax(-1, keepdim=True).float().clamp(1e-4)
+    scale = QuantScale(448.0, 1e-4, "amax").reference(x, None)
+    exact(scale, amax / 448.0)
+    codes = (x.float() / scale).to(torch.float8_e4m3fn)
+    exact(Quant(-448.0, 448.0).reference(x, scale).float(), codes.float())
+
+
+def test_quant_scale_in_ue8m0_is_the_next_power_of_two() -> None:
+    x = torch.tensor([[3.0], [448.0], [448.0 * 4], [449.0], [0.0]])
+    scale = QuantScale(448.0, format="ue8m0").reference(x, None)
+    exact(scale[:, 0], torch.tensor([2.0**-7, 1.0, 4.0, 2.0, 0.0]))
+
+
+def test_int8_codes_round_half_to_even_and_saturate() -> None:
+    x = torch.tensor([[0.5, 1.5, -0.5, 2.5, 300.0, -300.0]])
+    codes = Quant(-128.0, 127.0, dtype=torch.int8).reference(x, torch.ones(1))
+    exact(codes, torch.tensor([[0, 2, 0, 2, 127, -128]], dtype=torch.int8))
+
+
 # --- operators ---
 
 EXAMPLES: list[tuple[Word, Shapes]] = [
@@ -250,6 +277,8 @@ EXAMPLES: list[tuple[Word, Shapes]] = [
     (Rope(16, 8, dtype=bf16), ((3, 64), (3, 16), (3, 16))),
     (RopeTable(sections=(3, 3, 2), section_order="interleaved"), ((3, 2, 5), (8,))),
     (GateMul("gelu_tanh", dtype=f16), ((3, 64), (3, 64))),
+    (QuantScale(448.0, 1e-10, "amax", format="ue8m0"), ((3, 2, 64), (1,))),
+    (Quant(-128.0, 127.0, dtype=torch.int8), ((3, 64), (3, 1))),
 ]
 
 

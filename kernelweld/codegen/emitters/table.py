@@ -10,6 +10,7 @@ from kernelweld.codegen.emitters.contract import Emitter, no_alignment
 from kernelweld.codegen.emitters.elementwise import ELEMENTWISE
 from kernelweld.codegen.emitters.gate import GATE_MUL, RESIDUAL_ADD
 from kernelweld.codegen.emitters.norms import L2_NORM, LAYER_NORM, RMS_NORM
+from kernelweld.codegen.emitters.quant import QUANT, QUANT_SCALE
 from kernelweld.codegen.emitters.reduce import REDUCE
 from kernelweld.codegen.emitters.renaming import CONCAT, SLICE
 from kernelweld.codegen.emitters.rope import ROPE
@@ -20,6 +21,8 @@ from kernelweld.codegen.task import Apply, Concat, Elementwise, Load, Reduce, Sl
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.quant import Quant
+from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.residual_add import ResidualAdd
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
@@ -36,6 +39,8 @@ WORD_EMITTERS: Mapping[type[Word], Emitter[Apply]] = MappingProxyType(
         Rope: ROPE,
         RopeTable: ROPE_TABLE,
         GateMul: GATE_MUL,
+        QuantScale: QUANT_SCALE,
+        Quant: QUANT,
     }
 )
 

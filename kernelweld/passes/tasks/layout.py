@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from kernelweld.ir import Rope, step_of
+from kernelweld.ir import Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
@@ -98,12 +98,26 @@ class Layout:
         inner = self.inner(operand)
         if inner is None:
             check_dtypes(operand)
-            self.reads[node, operand] = read_access(operand, dims)
+            access = read_access(operand, dims)
+            self._meet(operand, access)
+            self.reads[node, operand] = access
             return
         aligned = dims[len(dims) - len(inner.dims) :]
         for mine, own in zip(aligned, inner.dims, strict=True):
             if self.space.resolve(own):
                 self.space.unify(mine, own)
+
+    def _meet(self, operand: fx.Node, access: Access) -> None:
+        """Two steps that read one value walk it together, where their dimensions allow it."""
+        for (_, other), earlier in self.reads.items():
+            if other is operand:
+                before = dict(self.space.finer)
+                try:
+                    for mine, theirs in zip(access.dims, earlier.dims, strict=True):
+                        self.space.unify(mine, theirs)
+                except DomainMismatch:
+                    self.space.finer = before
+                return
 
     def _concat_dims(self, node: fx.Node) -> Dims:
         sizes, parts = sizes_of(node), operands_of(node)
@@ -134,7 +148,7 @@ def check_dtypes(node: fx.Node) -> None:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise DomainMismatch("an operand is not a tensor")
-    if value.dtype not in DTYPES:
+    if value.dtype not in DTYPES and not isinstance(step_of(node), Quant):
         raise DomainMismatch(
             f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks"
         )

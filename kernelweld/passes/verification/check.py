@@ -59,10 +59,11 @@ def _check(weld: Weld, seed: int) -> WeldCheck:
 
 
 def _buffer(node: fx.Node) -> torch.Tensor:
-    """An output buffer filled with NaN, so that an element that is not written shows."""
+    """An output buffer filled with NaN, or the smallest integer, so that an element not written shows."""
     value = node.meta["val"]
     shape = [concrete(value.shape[i]) for i in physical_order(node)]
-    return torch.full(shape, float("nan"), dtype=value.dtype, device=value.device)
+    unwritten = float("nan") if value.dtype.is_floating_point else torch.iinfo(value.dtype).min
+    return torch.full(shape, unwritten, dtype=value.dtype, device=value.device)
 
 
 def _logical(node: fx.Node, buffer: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,49 @@
+"""``quant``: codes of a given scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernelweld.ir.word import Word
+
+OPERATIONS = ("divide", "reciprocal", "multiply")
+
+
+@dataclass(frozen=True)
+class Quant(Word):
+    """Quantization to ``dtype`` (``float8_e4m3fn`` or ``int8``) with a scale for each row, or one for all.
+
+    Formula, in float32, by ``operation``::
+
+        divide       y = x / scale
+        reciprocal   y = x * (1 / scale)       the reciprocal rounded to float32 first
+        multiply     y = x * scale             ``scale`` is the inverse one
+        code = to_dtype(clamp(y, low, high))   int8 rounds half to even; NaN stays NaN in e4m3
+
+    Static quantization gives a constant scale, dynamic quantization that of ``quant_scale``; a group of a
+    wider row is a row of its view.
+
+    Shapes: ``x [..., N]``, ``scale [..., 1]`` or one element, out ``[..., N]``.
+    """
+
+    kind = "quant"
+    operands = ("x", "scale")
+
+    low: float
+    high: float
+    operation: str = "divide"
+    dtype: torch.dtype = torch.float8_e4m3fn
+
+    def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
+        x, scale = tensors
+        assert x is not None and scale is not None
+        y, factor = x.float(), scale.float()
+        if self.operation == "divide":
+            y = y / factor
+        else:
+            y = y * (torch.reciprocal(factor) if self.operation == "reciprocal" else factor)
+        if not self.dtype.is_floating_point:
+            y = torch.round(y)
+        return y.clamp(self.low, self.high).to(self.dtype)

@@ -1,0 +1,70 @@
+"""``quant_scale``: the scale with which a row is quantized, from its largest magnitude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernelweld.ir.word import Word
+
+EPS_PLACES = ("none", "amax", "scale")
+FORMATS = ("fp32", "ue8m0")
+
+
+@dataclass(frozen=True)
+class QuantScale(Word):
+    """The dynamic scale of each row of the last dimension; a group of a wider row is a row of its view.
+
+    Formula, in float32::
+
+        a = max(abs(x))                      NaN where the row holds one
+        a = min(a, upper)                    if there is an upper bound
+        a = max(a, eps)                      if eps_place is "amax"
+        s = a / limit                        a * (1 / limit), rounded once, if ``inverse_limit``
+        s = max(s, eps)                      if eps_place is "scale"
+        s = 2 ** ceil(log2(s))               if format is "ue8m0": the next power of two, exactly
+
+    ``limit`` is the largest code: 448 for e4m3, 127 for int8.
+
+    Shapes: ``x [..., N]``, ``upper`` one element, out ``[..., 1]`` in float32. Rounding: none but float32's.
+    Source: the per-token and per-group quantization of vLLM and DeepSeek-V3.
+    """
+
+    kind = "quant_scale"
+    operands = ("x", "upper?")
+
+    limit: float
+    eps: float = 0.0
+    eps_place: str = "none"
+    inverse_limit: bool = False
+    format: str = "fp32"
+
+    def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
+        x, upper = tensors
+        assert x is not None
+        amax = x.float().abs().amax(-1, keepdim=True)
+        if upper is not None:
+            amax = torch.minimum(amax, upper.float().reshape(()))
+        if self.eps_place == "amax":
+            amax = amax.clamp_min(self.eps)
+        scale = amax * inverse(self.limit) if self.inverse_limit else amax / self.limit
+        if self.eps_place == "scale":
+            scale = scale.clamp_min(self.eps)
+        return next_power_of_two(scale) if self.format == "ue8m0" else scale
+
+
+def inverse(limit: float) -> float:
+    """``1 / limit`` in float32."""
+    return float(torch.tensor(1.0) / limit)
+
+
+def next_power_of_two(scale: torch.Tensor) -> torch.Tensor:
+    """``2 ** ceil(log2(scale))`` without the rounding of a logarithm, by the bits of float32.
+
+    A mantissa carries into the exponent. Zero stays zero, infinity and NaN are kept; a subnormal becomes the
+    smallest normal number.
+    """
+    bits = scale.view(torch.int32)
+    raised = ((bits + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+    return torch.where(torch.isfinite(scale), raised, scale)

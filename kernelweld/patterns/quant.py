@@ -1,0 +1,123 @@
+"""Quantization in FX: scaled, clamped to the codes, and cast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.ir.quant import Quant
+from kernelweld.patterns.bounds import Bounds, bounds_of
+from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.dims import same_shape, same_size
+from kernelweld.patterns.ops import (
+    CAST,
+    DIV,
+    FLOATS,
+    MUL,
+    aten,
+    dtype_name,
+    dtype_of,
+    is_call,
+    operands,
+    shape_of,
+)
+from kernelweld.patterns.pattern import Match
+from kernelweld.patterns.peel import upcast
+from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
+
+#: The range of codes of each dtype.
+RANGES: Mapping[torch.dtype, tuple[float, float]] = MappingProxyType(
+    {torch.float8_e4m3fn: (-448.0, 448.0), torch.int8: (-128.0, 127.0)}
+)
+
+
+@dataclass(frozen=True)
+class QuantPattern(ReadingPattern):
+    """``clamp(x / scale, low, high)`` as fp8 e4m3 codes, or rounded to int8 codes."""
+
+    name: ClassVar[str] = "quant"
+    kind: ClassVar[str] = "quant"
+    anchors: ClassVar[tuple[OpOverload, ...]] = (CAST,)
+
+    def read(self, anchor: fx.Node) -> Match:
+        dtype = dtype_of(anchor)
+        if dtype is None or dtype not in RANGES or not isinstance(anchor.args[0], fx.Node):
+            raise something_else(anchor)
+        cover = Cover()
+        bounds = _clamped(anchor, dtype, cover)
+        scaled = _unrounded(bounds.value, dtype, anchor, cover)
+        x, scale, operation = _scaled(scaled, anchor, cover)
+        cover.take(anchor, *bounds.nodes)
+        assert bounds.low is not None and bounds.high is not None
+        return cover.match(Quant(bounds.low, bounds.high, operation, dtype), (x, scale), anchor)
+
+
+def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
+    """The bounds below the cast, with int8's rounding between them and the cast or not."""
+    value = anchor.args[0]
+    assert isinstance(value, fx.Node)
+    if is_call(value, aten.round.default) and isinstance(value.args[0], fx.Node):
+        cover.take(value)
+        value = value.args[0]
+    bounds = bounds_of(value)
+    low, high = RANGES[dtype]
+    if bounds.low is None or bounds.high is None:
+        raise something_else(anchor)
+    if not (low <= bounds.low < bounds.high <= high):
+        template = "%{} clamps to [{}, {}], more than {} has codes for"
+        name = dtype_name(dtype)
+        raise Miss(template, bounds.nodes[0], bounds.nodes[0], bounds.low, bounds.high, name, stage=NEARLY)
+    return bounds
+
+
+def _unrounded(value: fx.Node, dtype: torch.dtype, anchor: fx.Node, cover: Cover) -> fx.Node:
+    """The value below a rounding to whole numbers, which int8 has and fp8 has not."""
+    below = value.args[0] if is_call(value, aten.round.default) else None
+    rounded = isinstance(below, fx.Node) or any(is_call(n, aten.round.default) for n in cover.inner)
+    if rounded == dtype.is_floating_point:
+        what = "rounded to whole numbers" if rounded else "cast without rounding"
+        raise Miss("%{} is {} before it becomes {}", value, value, what, dtype_name(dtype), stage=NEARLY)
+    if not isinstance(below, fx.Node):
+        return value
+    cover.take(value)
+    return below
+
+
+def _scaled(node: fx.Node, anchor: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node, str]:
+    """``x``, its scale, and how they meet."""
+    pair = operands(node) if is_call(node, *DIV, *MUL) else None
+    if pair is None or dtype_of(node) != torch.float32:
+        raise something_else(anchor)
+    divided = is_call(node, *DIV)
+    for x, scale in (pair,) if divided else (pair, pair[::-1]):
+        if not isinstance(x, fx.Node) or not isinstance(scale, fx.Node) or not _is_scale(scale, node):
+            continue
+        if not same_shape(shape_of(x), shape_of(node)):
+            continue
+        cover.take(node)
+        x = upcast(x, cover)
+        if dtype_of(x) not in FLOATS or dtype_of(scale) != torch.float32:
+            raise something_else(anchor)
+        if divided:
+            return x, scale, "divide"
+        if is_call(scale, aten.reciprocal.default) and isinstance(scale.args[0], fx.Node):
+            cover.share(scale)
+            return x, scale.args[0], "reciprocal"
+        return x, scale, "multiply"
+    raise something_else(anchor)
+
+
+def _is_scale(scale: fx.Node, product: fx.Node) -> bool:
+    """Whether ``scale`` is one number, or one for each row."""
+    shape = shape_of(scale)
+    if all(isinstance(size, int) for size in shape) and math.prod(shape) == 1:
+        return True
+    wanted = (*shape_of(product)[:-1], 1)
+    return len(shape) == len(wanted) and same_size(shape[-1], 1) and same_shape(shape, wanted)

@@ -1,0 +1,153 @@
+"""Dynamic quantization scales in FX: the largest magnitude of a row over the largest code."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.ir.quant_scale import QuantScale, inverse
+from kernelweld.patterns.bounds import UPPER, lower_bound
+from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.ops import (
+    CAST,
+    DIV,
+    FLOATS,
+    MUL,
+    aten,
+    dtype_name,
+    dtype_of,
+    is_call,
+    only_user,
+    operands,
+    other_operand,
+    shape_of,
+)
+from kernelweld.patterns.pattern import Match
+from kernelweld.patterns.peel import upcast
+from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
+from kernelweld.patterns.scalars import scalar, split_scalar
+
+#: Largest codes: e4m3, e4m3 of AMD, e5m2, int8.
+LIMITS = (448.0, 240.0, 57344.0, 127.0)
+
+
+@dataclass(frozen=True)
+class QuantScalePattern(ReadingPattern):
+    """``amax(abs(x), -1) / limit`` with bounds, to the next power of two or not."""
+
+    name: ClassVar[str] = "quant_scale"
+    kind: ClassVar[str] = "quant_scale"
+    anchors: ClassVar[tuple[OpOverload, ...]] = (aten.amax.default,)
+
+    def read(self, anchor: fx.Node) -> Match:
+        cover = Cover()
+        x = _magnitudes(anchor, cover)
+        walk = _Walk(anchor, cover)
+        walk.read()
+        return cover.match(walk.word, (x, walk.upper), walk.value)
+
+
+def _magnitudes(amax: fx.Node, cover: Cover) -> fx.Node:
+    """``x`` of ``amax(abs(x), -1, keepdim=True)``."""
+    magnitude = amax.args[0]
+    if not is_call(magnitude, aten.abs.default) or not isinstance(magnitude.args[0], fx.Node):
+        raise something_else(amax)
+    dims = amax.args[1] if len(amax.args) > 1 else []
+    keepdim = bool(amax.args[2]) if len(amax.args) > 2 else False
+    rank = len(shape_of(magnitude))
+    if not isinstance(dims, (list, tuple)) or [d % rank for d in dims if isinstance(d, int)] != [rank - 1]:
+        raise Miss("%{} is not taken over the last dimension", amax, amax)
+    if not keepdim:
+        raise Miss("%{} drops the dimension that it is taken over", amax, amax)
+    cover.take(magnitude, amax)
+    x = upcast(magnitude.args[0], cover)
+    if dtype_of(x) not in FLOATS:
+        raise Miss("the input %{} is {}", x, x, dtype_name(dtype_of(x)), stage=NEARLY)
+    return x
+
+
+class _Walk:
+    """Goes forward from the largest magnitude to the scale, step by step."""
+
+    def __init__(self, amax: fx.Node, cover: Cover) -> None:
+        self.value, self._cover = amax, cover
+        self.upper: fx.Node | None = None
+        self.word = QuantScale(0.0)
+
+    def read(self) -> None:
+        """Takes all steps.
+
+        Raises:
+            Miss: the magnitude is not divided by a largest code.
+        """
+        amax = self.value
+        if dtype_of(self.value) != torch.float32:
+            self._take(self._next(CAST))
+        self._upper_bound()
+        self._lower_bound("amax")
+        self._limit(amax)
+        if self.word.eps_place == "none":
+            self._lower_bound("scale")
+        self._power_of_two()
+
+    def _next(self, *ops: OpOverload) -> fx.Node | None:
+        user = only_user(self.value)
+        return user if is_call(user, *ops) and dtype_of(user) == torch.float32 else None
+
+    def _take(self, *nodes: fx.Node | None) -> None:
+        for node in nodes:
+            if node is not None:
+                self._cover.take(node)
+                self.value = node
+
+    def _upper_bound(self) -> None:
+        user = self._next(UPPER[1])
+        other = other_operand(user, self.value) if user is not None else None
+        if isinstance(other, fx.Node) and math.prod(map(_number, shape_of(other))) == 1:
+            self.upper = other
+            self._take(user)
+
+    def _lower_bound(self, place: str) -> None:
+        user = only_user(self.value)
+        bound = lower_bound(user) if user is not None else None
+        if bound is not None and bound[0] is self.value:
+            self.word = replace(self.word, eps=bound[1], eps_place=place)
+            self._take(user)
+
+    def _limit(self, amax: fx.Node) -> None:
+        user = self._next(*DIV, *MUL)
+        pair = operands(user) if user is not None else None
+        number = None
+        if user is not None and pair is not None:
+            split = split_scalar(user) if is_call(user, *MUL) else (pair[0], scalar(pair[1]))
+            number = split[1] if split is not None and split[0] is self.value else None
+        times = is_call(user, *MUL)
+        # A factor is written as a double; the product is with its float32.
+        spellings = {c: (1.0 / c, inverse(c)) if times else (c,) for c in LIMITS}
+        limit = next((c for c, numbers in spellings.items() if number in numbers), None)
+        if limit is None:
+            raise something_else(amax)
+        self.word = replace(self.word, limit=limit, inverse_limit=times)
+        self._take(user)
+
+    def _power_of_two(self) -> None:
+        log = self._next(aten.log2.default)
+        ceil = only_user(log) if log is not None else None
+        if not is_call(ceil, aten.ceil.default):
+            return
+        power = only_user(ceil)
+        two = is_call(power, aten.exp2.default) or (
+            is_call(power, aten.pow.Scalar) and scalar(power.args[0]) == 2.0
+        )
+        if two:
+            self.word = replace(self.word, format="ue8m0")
+            self._take(log, ceil, power)
+
+
+def _number(size: object) -> int:
+    return size if isinstance(size, int) else 2

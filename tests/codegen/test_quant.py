@@ -1,0 +1,133 @@
+"""Scales and codes have the reference's bits: drawn shapes and dtypes, and rows that are hard to quantize."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelweld.codegen.interpreter import interpreting
+from kernelweld.codegen.task import Apply, TaskStep, Value
+from kernelweld.ir import Quant, QuantScale
+
+bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+E4M3 = torch.float8_e4m3fn
+
+quick = settings(settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "codegen")))
+widths = st.one_of(st.integers(1, 300), st.sampled_from([64, 128, 576, 1536, 7168]))
+
+SCHEMES: Mapping[str, tuple[QuantScale, Quant]] = {
+    "e4m3": (QuantScale(448.0), Quant(-448.0, 448.0)),
+    "e4m3 floor of amax": (QuantScale(448.0, 1e-10, "amax"), Quant(-448.0, 448.0)),
+    "e4m3 floor of scale": (QuantScale(448.0, 1 / (448 * 512), "scale"), Quant(-448.0, 448.0, "reciprocal")),
+    "e4m3 times inverse": (QuantScale(448.0, 1e-4, "amax", inverse_limit=True), Quant(-448.0, 448.0)),
+    "e4m3 ue8m0": (QuantScale(448.0, 1e-10, "amax", format="ue8m0"), Quant(-448.0, 448.0)),
+    "int8": (QuantScale(127.0, 1e-7, "scale"), Quant(-128.0, 127.0, dtype=torch.int8)),
+    "int8 symmetric": (QuantScale(127.0), Quant(-127.0, 127.0, "reciprocal", torch.int8)),
+}
+
+
+INTERPRETED = pytest.mark.skipif(not interpreting(), reason="kernels are compiled here")
+COMPILED = pytest.mark.skipif(interpreting(), reason="kernels are interpreted here; set TRITON_INTERPRET=0")
+DEVICES = [
+    pytest.param("cpu", marks=INTERPRETED),
+    pytest.param("cuda", marks=[pytest.mark.gpu, COMPILED]),
+]
+
+
+def quantized(
+    lab: Any, scheme: str, x: torch.Tensor, upper: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and codes of ``x [rows, width]`` from one generated kernel."""
+    scale_word, code_word = SCHEMES[scheme]
+    inputs = {"x": x} if upper is None else {"x": x, "upper": upper}
+    outputs = {
+        "scale": torch.full((*x.shape[:-1], 1), -7.0, device=x.device),
+        "codes": torch.zeros(x.shape, dtype=code_word.dtype, device=x.device),
+    }
+
+    def steps(v: Mapping[str, Value]) -> Sequence[TaskStep]:
+        return (
+            Apply((v["scale"],), scale_word, (v["x"], v.get("upper"))),
+            Apply((v["codes"],), code_word, (v["x"], v["scale"])),
+        )
+
+    lab.run(steps, inputs, outputs, tuple(x.shape[:-1]))
+    return outputs["scale"], outputs["codes"]
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view({1: torch.uint8, 4: torch.int32}[x.element_size()])
+
+
+def check(lab: Any, scheme: str, x: torch.Tensor, upper: torch.Tensor | None = None) -> None:
+    """Numbers have the reference's bits; what is not a number, or has no code in int8, is left out."""
+    scale_word, code_word = SCHEMES[scheme]
+    scale, codes = quantized(lab, scheme, x, upper)
+    expected_scale = scale_word.reference(x, upper)
+    expected = code_word.reference(x, expected_scale)
+    number = ~expected_scale.isnan()
+    assert torch.equal(scale.isnan(), expected_scale.isnan())
+    assert torch.equal(bits(scale)[number], bits(expected_scale)[number])
+    if code_word.dtype == E4M3:
+        assert torch.equal(codes.float().isnan(), expected.float().isnan())
+    exists = ~(x.float() / expected_scale).isnan()
+    assert torch.equal(bits(codes)[exists], bits(expected)[exists])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@quick
+@given(
+    rows=st.integers(0, 5),
+    width=widths,
+    dtype=st.sampled_from([bf16, f16, f32]),
+    exponent=st.integers(-12, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_drawn_rows(
+    lab: Any, device: str, scheme: str, rows: int, width: int, dtype: torch.dtype, exponent: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    check(lab, scheme, (torch.randn(rows, width) * 2.0**exponent).to(dtype).to(device))
+
+
+def hard_rows(dtype: torch.dtype) -> torch.Tensor:
+    """One row each: zeros, powers of two and their neighbours as largest magnitude, subnormals, infinities,
+    NaN.
+    """
+    torch.manual_seed(0)
+    largest = [0.0, 448.0, 448 * 2.0**-9, 448 * 2.0**3, 1.0, 127.0, 127 * 2.0**-6, 240.0, 1e-30]
+    tiny = float(torch.finfo(dtype).smallest_normal) / 8
+    largest += [tiny, -448.0, float("inf"), float("-inf"), float("nan")]
+    rows = (torch.rand(len(largest), 128) * 2 - 1) * torch.tensor(largest)[:, None].nan_to_num(1.0, 1.0, 1.0)
+    rows[:, 77] = torch.tensor(largest)
+    return rows.to(dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_hard_rows(lab: Any, device: str, scheme: str, dtype: torch.dtype) -> None:
+    check(lab, scheme, hard_rows(dtype).to(device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("upper", [0.5, 1e6])
+def test_an_upper_bound_cuts_the_scale_and_saturates_the_codes(lab: Any, device: str, upper: float) -> None:
+    x = torch.randn(7, 576, device=device).to(bf16)
+    check(lab, "e4m3 floor of scale", x, torch.tensor([upper], device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_code_is_reached_and_ties_go_to_even(lab: Any, device: str) -> None:
+    """A scale of one: values on all codes of e4m3 and half-way between neighbours."""
+    codes = torch.arange(127, dtype=torch.uint8).view(E4M3).float()
+    between = (codes[1:] + codes[:-1]) / 2
+    row = torch.cat([codes, -codes, between, -between]).to(device)[None]
+    check(lab, "e4m3", row)
