@@ -102,6 +102,8 @@ class Layout:
             self._meet(operand, access)
             self.reads[node, operand] = access
             return
+        if operand.meta["val"].dtype not in DTYPES:
+            raise DomainMismatch("codes are rounded when they are stored, so no step can read them before")
         aligned = dims[len(dims) - len(inner.dims) :]
         for mine, own in zip(aligned, inner.dims, strict=True):
             if self.space.resolve(own):
