@@ -1,0 +1,130 @@
+"""Chains that serving engines fuse by hand, in plain torch, with their inputs and the hand-written peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+Tensor = torch.Tensor
+Inputs = tuple[Tensor, ...]
+E4M3 = torch.float8_e4m3fn
+GROUP = 128
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Chain:
+    """``function(*inputs(tokens))`` in plain torch; ``moved`` bytes are read and written at least."""
+
+    function: Callable[..., object]
+    inputs: Callable[[int], Inputs]
+    moved: Callable[[int], int]
+    vllm: Callable[..., object] | None = None
+
+
+def codes(x: Tensor, scale: Tensor) -> Tensor:
+    return (x.float() / scale).clamp(-448.0, 448.0).to(E4M3)
+
+
+def per_token(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-10) / 448.0
+    return codes(x, scale), scale
+
+
+def per_group(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, scale = per_token(x.unflatten(-1, (-1, GROUP)))
+    return values.flatten(-2), scale.squeeze(-1)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
+
+
+def add_norm_group(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Residual add, RMSNorm, group-128 codes: the start of every fp8 block of DeepSeek-V3."""
+    total = x + residual
+    return (total, *per_group(rms_norm(total, weight)))
+
+
+def add_norm_token(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Residual add, RMSNorm, per-token codes."""
+    total = x + residual
+    return (total, *per_token(rms_norm(total, weight)))
+
+
+def norm_token(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """RMSNorm and per-token codes."""
+    return per_token(rms_norm(x, weight))
+
+
+def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Residual add and RMSNorm."""
+    total = x + residual
+    return total, rms_norm(total, weight)
+
+
+def silu_group(gate_up: Tensor) -> tuple[Tensor, ...]:
+    """Gated product in halves, then group-128 codes: the middle of an fp8 MLP."""
+    gate, up = gate_up.chunk(2, -1)
+    return per_group(torch.nn.functional.silu(gate) * up)
+
+
+def group_alone(x: Tensor) -> tuple[Tensor, ...]:
+    """Group-128 codes of a value."""
+    return per_group(x)
+
+
+def rows(*widths: int, weight: int = 0) -> Callable[[int], Inputs]:
+    """bfloat16 inputs ``[tokens, width]``, and a weight."""
+
+    def make(tokens: int) -> Inputs:
+        tensors = [torch.randn(tokens, width, device="cuda").bfloat16() for width in widths]
+        return (*tensors, *([torch.rand(weight, device="cuda").bfloat16()] if weight else []))
+
+    return make
+
+
+def _vllm_per_block(x: Tensor, residual: Tensor, weight: Tensor) -> object:
+    out = torch.empty(x.shape, dtype=E4M3, device=x.device)
+    scale = torch.empty(x.shape[0], x.shape[1] // GROUP, device=x.device)
+    torch.ops._C.rms_norm_per_block_quant(out, x, weight, scale, EPS, None, residual, GROUP, False)
+    return out, scale
+
+
+def _vllm_add_token(x: Tensor, residual: Tensor, weight: Tensor) -> object:
+    return _vllm_token(x, weight, residual)
+
+
+def _vllm_token(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> object:
+    out = torch.empty(x.shape, dtype=E4M3, device=x.device)
+    scale = torch.empty(x.shape[0], 1, device=x.device)
+    torch.ops._C.rms_norm_dynamic_per_token_quant(out, x, weight, scale, EPS, None, residual)
+    return out, scale
+
+
+def _vllm_add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> object:
+    torch.ops._C.fused_add_rms_norm(x, residual, weight, EPS)
+    return x, residual
+
+
+H, F = 7168, 2048
+
+CHAINS: Mapping[str, Chain] = MappingProxyType(
+    {
+        "add + norm 7168": Chain(add_norm, rows(H, H, weight=H), lambda t: 8 * H * t, _vllm_add_norm),
+        "add + norm + group fp8 7168": Chain(
+            add_norm_group, rows(H, H, weight=H), lambda t: (7 * H + H // 32) * t, _vllm_per_block
+        ),
+        "add + norm + token fp8 7168": Chain(
+            add_norm_token, rows(H, H, weight=H), lambda t: 7 * H * t, _vllm_add_token
+        ),
+        "norm + token fp8 7168": Chain(norm_token, rows(H, weight=H), lambda t: 3 * H * t, _vllm_token),
+        "norm + token fp8 1536": Chain(norm_token, rows(1536, weight=1536), lambda t: 4608 * t, _vllm_token),
+        "silu gate + group fp8 2048": Chain(silu_group, rows(2 * F), lambda t: (5 * F + F // 32) * t),
+        "group fp8 7168": Chain(group_alone, rows(H), lambda t: (3 * H + H // 32) * t),
+    }
+)
