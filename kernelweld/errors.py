@@ -135,6 +135,51 @@ class NotAModule(KernelweldError):
 
 
 @dataclass(eq=False)
+class NotFused(KernelweldError):
+    """``report`` was given something that ``fuse`` did not return. ``got`` is the name of its type."""
+
+    got: str
+
+    @property
+    def what(self) -> str:
+        return f"there is no report: this {self.got} was not fused"
+
+    @property
+    def remedy(self) -> str:
+        return "Call kernelweld.fuse on it first; a copy of a fused model is a plain model again."
+
+
+@dataclass(eq=False)
+class NotInterpreting(KernelweldError):
+    """``backend="interpret"`` in a process where Triton compiles."""
+
+    @property
+    def what(self) -> str:
+        return "backend='interpret' needs Triton's interpreter, and Triton was imported without it"
+
+    @property
+    def remedy(self) -> str:
+        return "Set the environment variable TRITON_INTERPRET=1 before Python starts."
+
+
+@dataclass(eq=False)
+class BadOption(KernelweldError):
+    """A value of an option that it cannot have. ``wanted`` says which it can."""
+
+    option: str
+    value: object
+    wanted: str
+
+    @property
+    def what(self) -> str:
+        return f"option {self.option!r} cannot be {self.value!r}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Give {self.wanted}."
+
+
+@dataclass(eq=False)
 class UnsupportedGraph(KernelweldError):
     """A graph that no pass can work on as a whole."""
 

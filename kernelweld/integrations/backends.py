@@ -11,7 +11,7 @@ from torch import fx
 from torch._inductor.compile_fx import compile_fx
 
 from kernelweld.codegen.interpreter import exact_casts, interpreting
-from kernelweld.errors import UnsupportedGraph
+from kernelweld.errors import NotInterpreting
 from kernelweld.integrations import store
 from kernelweld.integrations.aot import aot_backend
 from kernelweld.integrations.hook import KernelweldPass, collecting
@@ -58,9 +58,7 @@ def interpreter_backend(settings: Settings) -> Backend:
     machine.
     """
     if not interpreting():
-        raise UnsupportedGraph(
-            "backend='interpret' needs Triton's interpreter: set TRITON_INTERPRET=1 before Triton is imported"
-        )
+        raise NotInterpreting
     backend = eager_backend(settings)
 
     def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:

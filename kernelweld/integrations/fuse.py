@@ -8,7 +8,7 @@ from typing import TypeVar, overload
 
 from torch import nn
 
-from kernelweld.errors import NotAModule
+from kernelweld.errors import NotAModule, NotFused
 from kernelweld.integrations.fused import Fused
 from kernelweld.integrations.settings import Option, settings_from
 from kernelweld.ir.report import Report
@@ -78,7 +78,8 @@ def fuse(
 
     Raises:
         NotAModule: ``model`` is neither a module nor a function.
-        UnknownName, BadPipeline: an argument is not one of those that exist.
+        UnknownName, BadPipeline, BadOption: an argument is not one of those that exist.
+        NotInterpreting: ``backend="interpret"`` without ``TRITON_INTERPRET=1``.
     """
     settings = settings_from(
         options, mode=mode, dynamic=dynamic, verify=verify, explain=explain, strict=strict, backend=backend
@@ -118,7 +119,7 @@ def report(model: Callable[..., object]) -> Report:
     """What was welded, what was not and why, for every graph of a fused model that was compiled so far.
 
     Raises:
-        NotAModule: ``model`` was not fused.
+        NotFused: ``model`` is not what ``fuse`` returned.
     """
     fused = (
         getattr(model, "_compiled_call_impl", None)
@@ -126,5 +127,5 @@ def report(model: Callable[..., object]) -> Report:
         else getattr(model, _ATTRIBUTE, None)
     )
     if not isinstance(fused, Fused):
-        raise NotAModule(f"an unfused {type(model).__name__}")
+        raise NotFused(type(model).__name__)
     return fused.report

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 import torch._dynamo
 from torch import fx, nn
+from torch._dynamo.exc import TorchRuntimeError
 from torch._dynamo.utils import counters
 from torch.fx.experimental import _config as symbolic_config
+from torch.utils._pytree import tree_leaves
 
 from kernelweld.errors import GraphBreak, KernelweldError, KernelweldWarning, TrainingMode
 from kernelweld.integrations.backends import Backend, backend_for
@@ -19,6 +22,23 @@ from kernelweld.ir.report import GraphReport, Report
 from kernelweld.passes.merge_gemms import MergeOnFirstCall
 
 Call = Callable[..., object]
+
+
+def _tensors(values: object) -> Iterator[torch.Tensor]:
+    for value in tree_leaves(values):
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, nn.Module):
+            yield from value.parameters()
+
+
+def _closed(function: Call) -> list[object]:
+    """What a function closes over; a cell that is not filled yet holds nothing."""
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):
+            found.append(cell.cell_contents)
+    return found
 
 
 @dataclass
@@ -32,7 +52,7 @@ class Fused:
     compiled: Call = field(init=False)
     merge: MergeOnFirstCall | None = field(init=False)
     _warned: set[str] = field(default_factory=set)
-    _breaks: int = -1
+    _serves_one: bool = True
 
     def __post_init__(self) -> None:
         backend = backend_for(self.settings)
@@ -48,7 +68,9 @@ class Fused:
         return Report(tuple(self.reports))
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        if self._needs_gradients(args):
+        if torch.compiler.is_compiling():  # inside of another compilation, which takes the model as it is
+            return self.plain(*args, **kwargs)
+        if self._needs_gradients(args, kwargs):
             self._complain(TrainingMode())
             return self.plain(*args, **kwargs)
         if self.merge is not None:
@@ -62,19 +84,23 @@ class Fused:
     def _run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not self.settings.dynamic:
             return self.compiled(*args, **kwargs)
-        # Otherwise Dynamo turns eps and scales into graph inputs, and compiles a batch of one by itself.
-        with (
-            torch._dynamo.config.patch(specialize_float=True),
-            symbolic_config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
-        ):
+        # Otherwise Dynamo turns eps and scales into graph inputs.
+        with torch._dynamo.config.patch(specialize_float=True):
+            if self._serves_one:
+                try:
+                    # Otherwise Dynamo compiles a batch of one by itself.
+                    with symbolic_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+                        return self.compiled(*args, **kwargs)
+                except TorchRuntimeError:  # where a dimension of one is there to be broadcast
+                    self._serves_one = False
             return self.compiled(*args, **kwargs)
 
-    def _needs_gradients(self, args: tuple[object, ...]) -> bool:
+    def _needs_gradients(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+        """Whether a tensor among the arguments, or of a module that is called or closed over, needs one."""
         if not torch.is_grad_enabled():
             return False
-        parameters = self.module.parameters() if self.module is not None else ()
-        tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
-        return any(t.requires_grad for t in (*tensors, *parameters))
+        reached = (self.module, args, kwargs, _closed(self.plain))
+        return any(tensor.requires_grad for tensor in _tensors(reached))
 
     def _complain(self, error: KernelweldError) -> None:
         """Raises if strict; otherwise warns, once for each kind of error."""

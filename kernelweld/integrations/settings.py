@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernelweld.errors import UnknownName
+from kernelweld.errors import BadOption, UnknownName
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
 
 BACKENDS = ("auto", "interpret", "eager")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+_WANTED = {
+    "pipeline": "a text such as 'canonicalize,raise,plan,lower'",
+    "merge_gemms": "True or False",
+    "dynamic": "True, False or None",
+    "options": "a mapping such as {'merge_gemms': False}",
+}
 
 Option = bool | int | float | str
 
@@ -33,6 +40,13 @@ class Settings:
     inductor: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for option, given, types in (
+            ("pipeline", self.pipeline, (str,)),
+            ("merge_gemms", self.merge_gemms, (bool,)),
+            ("dynamic", self.dynamic, (bool, type(None))),
+        ):
+            if not isinstance(given, types):
+                raise BadOption(option, given, _WANTED[option])
         for kind, value, known in (
             ("backend", self.backend, BACKENDS),
             ("mode", self.mode or "default", MODES),
@@ -60,6 +74,8 @@ def settings_from(options: Mapping[str, Option] | None, **given: bool | str | No
     """Settings from the arguments of ``fuse``; options that are not kernelweld's are checked against
     Inductor's.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise BadOption("options", options, _WANTED["options"])
     options = dict(options or {})
     own = {name: options.pop(name) for name in ("pipeline", "merge_gemms") if name in options}
     known = _inductor_options()

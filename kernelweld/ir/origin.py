@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -13,6 +14,9 @@ from torch import fx
 
 #: The key in ``node.meta`` under which a raised word keeps its origin.
 ORIGIN = "kernelweld_origin"
+
+#: How the frame of a pass that stands in for a user's module begins in a stack trace.
+_OWN = f'File "{Path(__file__).parents[1] / "passes"}'
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,12 @@ def sources_of(node: fx.Node) -> tuple[str, ...]:
 
 
 def source_line(meta: Mapping[str, object]) -> str | None:
-    """``file:line`` of the innermost frame of a node's stack trace, or None."""
+    """``file:line`` of the innermost frame of a node's stack trace that is not kernelweld's own, or None."""
     trace = meta.get("stack_trace")
     if not isinstance(trace, str):
         return None
     frames = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
+    frames = [frame for frame in frames if not frame.startswith(_OWN)]
     if not frames:
         return None
     path, _, rest = frames[-1].removeprefix('File "').partition('", line ')

@@ -48,7 +48,7 @@ class QuantScale(Word):
             amax = torch.minimum(amax, upper.float().reshape(()))
         if self.eps_place == "amax":
             amax = amax.clamp_min(self.eps)
-        scale = amax * inverse(self.limit) if self.inverse_limit else amax / self.limit
+        scale = amax * inverse(self.limit) if self.inverse_limit else amax / torch.full_like(amax, self.limit)
         if self.eps_place == "scale":
             scale = scale.clamp_min(self.eps)
         return next_power_of_two(scale) if self.format == "ue8m0" else scale

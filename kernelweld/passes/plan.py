@@ -21,6 +21,9 @@ from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.worth import Worth, weigh
 
+#: Why a residual sum or a rotary table without a norm, rotation or gate beside it is no weld.
+_ALONE = "by itself it is one elementwise kernel, which Inductor fuses with its neighbours"
+
 
 @dataclass(frozen=True)
 class PlanPass(Pass):
@@ -71,13 +74,13 @@ def _refusal(chain: Chain) -> str | None:
 def _left_out(
     graph: fx.Graph, welds: Sequence[Weld], refusals: Mapping[fx.Node, str]
 ) -> tuple[NearMiss, ...]:
-    """The norms, rotations and gates that no weld holds, with the reason that kept them out."""
+    """The words that no weld holds, with the reason that kept them out."""
     welded = {node for weld in welds for node in weld.steps}
-    left = ((node, word_of(node)) for node in graph.nodes if node not in welded and node in refusals)
+    left = ((node, word_of(node)) for node in graph.nodes if node not in welded)
     return tuple(
-        NearMiss(node.name, word.kind, source_line(node.meta), f"not welded: {refusals[node]}")
+        NearMiss(node.name, word.kind, source_line(node.meta), f"not welded: {refusals.get(node, _ALONE)}")
         for node, word in left
-        if word is not None and not isinstance(word, ResidualAdd)
+        if word is not None
     )
 
 

@@ -18,10 +18,12 @@ from torch import nn
 
 import kernelweld
 from kernelweld.errors import (
+    BadOption,
     BadPipeline,
     GraphBreak,
     KernelweldWarning,
     NotAModule,
+    NotFused,
     TrainingMode,
     UnknownName,
 )
@@ -127,13 +129,89 @@ def test_one_compilation_serves_many_batches(dynamic: bool | None) -> None:
     assert len(kernelweld.report(fused).graphs) <= (1 if dynamic else 3)
 
 
+BROADCASTS = {
+    "a column": (lambda x, s: nn.functional.silu(x) * s, ((4, 8), (4, 1))),
+    "a batch of one": (lambda x, p: x + p, ((3, 5, 8), (1, 5, 8))),
+    "heads of one": (lambda q, c: q * c, ((2, 4, 5, 8), (2, 1, 5, 8))),
+    "a mask": (lambda s, m: (s + m).softmax(-1), ((2, 4, 5, 5), (1, 1, 5, 5))),
+}
+
+
+@pytest.mark.parametrize("case", BROADCASTS)
+def test_dynamic_shapes_leave_broadcasts_alone(case: str) -> None:
+    function, shapes = BROADCASTS[case]
+    fused = kernelweld.fuse(function, dynamic=True, backend="eager", strict=True)
+    given = [torch.randn(shape) for shape in shapes]
+    with torch.no_grad():
+        torch.testing.assert_close(fused(*given), function(*given))
+
+
+def test_a_broadcast_may_come_after_other_shapes() -> None:
+    function = BROADCASTS["a column"][0]
+    fused = kernelweld.fuse(function, dynamic=True, backend="eager", strict=True)
+    with torch.no_grad():
+        for shapes in (((3, 8), (3, 8)), ((3, 8), (3, 1)), ((5, 8), (5, 1))):
+            given = [torch.randn(shape) for shape in shapes]
+            torch.testing.assert_close(fused(*given), function(*given))
+
+
+def test_inside_another_compilation_the_model_is_taken_as_it_is() -> None:
+    block = Block()
+    with torch.no_grad():
+        expected = block(*inputs())
+        outer = torch.compile(kernelweld.fuse(block, backend="eager"), backend="aot_eager")
+        torch.testing.assert_close(outer(*inputs()), expected)
+
+
+class Decorated(Block):
+    @kernelweld.fuse(backend="eager", strict=True)
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, residual)
+
+
+def closed_over() -> object:
+    weight = torch.ones(32, requires_grad=True)
+    fused = kernelweld.fuse(lambda x: x * weight, backend="eager", strict=True)
+    return fused(torch.ones(2, 32))
+
+
+NEEDING_GRADIENTS = {
+    "a keyword": lambda: kernelweld.fuse(lambda x: x * 2, backend="eager", strict=True)(
+        x=torch.ones(2, requires_grad=True)
+    ),
+    "a nested tensor": lambda: kernelweld.fuse(lambda d: d["x"][0] * 2, backend="eager", strict=True)(
+        {"x": [torch.ones(2, requires_grad=True)]}
+    ),
+    "a decorated forward": lambda: Decorated()(*inputs()),
+    "a closure": closed_over,
+}
+
+
 class TestBadInput:
+    @pytest.mark.parametrize("case", NEEDING_GRADIENTS)
+    def test_gradients_are_seen_wherever_they_come_from(self, case: str) -> None:
+        with pytest.raises(TrainingMode):
+            NEEDING_GRADIENTS[case]()
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ({"options": {"pipeline": 3}}, "option 'pipeline' cannot be 3"),
+            ({"options": {"merge_gemms": "no"}}, "option 'merge_gemms' cannot be 'no'"),
+            ({"options": ["a"]}, "option 'options' cannot be"),
+            ({"dynamic": "yes"}, "option 'dynamic' cannot be 'yes'"),
+        ],
+    )
+    def test_options_of_the_wrong_type(self, arguments: dict[str, object], text: str) -> None:
+        with pytest.raises(BadOption, match=text):
+            kernelweld.fuse(Block(), **arguments)  # type: ignore[call-overload]
+
     def test_not_a_model(self) -> None:
         with pytest.raises(NotAModule, match=r"takes an nn\.Module or a function, not 'int'"):
             kernelweld.fuse(3)  # type: ignore[type-var]
 
     def test_report_of_something_unfused(self) -> None:
-        with pytest.raises(NotAModule, match="unfused Block"):
+        with pytest.raises(NotFused, match="this Block was not fused"):
             kernelweld.report(Block())
 
     @pytest.mark.parametrize(

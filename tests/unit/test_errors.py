@@ -58,6 +58,20 @@ CASES: list[tuple[KernelweldError, str]] = [
         "  how to proceed: Pass the model itself, or decorate its forward with @kernelweld.fuse.",
     ),
     (
+        errors.NotFused("Net"),
+        "there is no report: this Net was not fused\n"
+        "  how to proceed: Call kernelweld.fuse on it first; a copy of a fused model is a plain model again.",
+    ),
+    (
+        errors.NotInterpreting(),
+        "backend='interpret' needs Triton's interpreter, and Triton was imported without it\n"
+        "  how to proceed: Set the environment variable TRITON_INTERPRET=1 before Python starts.",
+    ),
+    (
+        errors.BadOption("merge_gemms", "no", "True or False"),
+        "option 'merge_gemms' cannot be 'no'\n  how to proceed: Give True or False.",
+    ),
+    (
         errors.UnsupportedGraph("it holds a while_loop", source="model.py:12 in forward: while_loop(...)"),
         "this graph cannot be welded: it holds a while_loop\n"
         "  at model.py:12 in forward: while_loop(...)\n"

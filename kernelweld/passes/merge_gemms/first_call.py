@@ -11,14 +11,17 @@ from kernelweld.passes.merge_gemms.group import PackedGroup
 from kernelweld.passes.merge_gemms.merge import packed_groups, prepare
 from kernelweld.passes.merge_gemms.report import MergeReport
 
+#: Address, shape and strides of a parameter.
+_Place = tuple[int, torch.Size, tuple[int, ...]]
+
 
 class MergeOnFirstCall:
     """Call it with the arguments of every call of the compiled model, before the model.
 
     On the first call there are example inputs and nothing is traced yet: it runs `prepare`. Later calls
-    compare the addresses of the packed parameters (tens of nanoseconds each), because `parameter.data =
-    other` is the one change that no guard of Dynamo sees. A group where that happened is released, which
-    recompiles the model to separate GEMMs for it.
+    compare where the packed parameters are and how they are laid out (some hundred nanoseconds each), because
+    `parameter.data = other` is the one change that no guard of Dynamo sees. A group where that happened is
+    released, which recompiles the model to separate GEMMs for it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -26,7 +29,7 @@ class MergeOnFirstCall:
         self._model = model
         self._groups: tuple[PackedGroup, ...] = ()
         self._parameters: tuple[torch.Tensor, ...] = ()
-        self._addresses: tuple[int, ...] = ()
+        self._places: list[_Place] = []
 
     def __call__(
         self, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
@@ -36,14 +39,16 @@ class MergeOnFirstCall:
             self.report = prepare(self._model, args, kwargs)
             self._groups = packed_groups(self._model)
             self._remember()
-        elif tuple(map(torch.Tensor.data_ptr, self._parameters)) != self._addresses:
+        elif list(map(_place, self._parameters)) != self._places:
             for group in self._groups:
                 group.release_if_broken()
             self._remember()
         return self.report
 
     def _remember(self) -> None:
-        slots = [member.kernelweld_slot for group in self._groups for member in group.members]
-        held = [parameter for slot in slots if slot for parameter in (slot.weight, slot.bias)]
-        self._parameters = tuple(parameter for parameter in held if parameter is not None)
-        self._addresses = tuple(map(torch.Tensor.data_ptr, self._parameters))
+        self._parameters = tuple(p for group in self._groups for p in group.packed_parameters)
+        self._places = list(map(_place, self._parameters))
+
+
+def _place(parameter: torch.Tensor) -> _Place:
+    return parameter.data_ptr(), parameter.shape, parameter.stride()

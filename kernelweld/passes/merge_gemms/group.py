@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from kernelweld.passes.merge_gemms import storage
@@ -25,16 +26,27 @@ class PackedGroup:
     @property
     def is_true(self) -> bool:
         """Whether every member holds the parameters that were packed, where they were packed."""
-        return all(map(_is_true, self.members))
+        return len(self._own()) == len(self.members) and all(map(_is_true, self.members))
+
+    @property
+    def packed_parameters(self) -> tuple[torch.Tensor, ...]:
+        """The parameters that compiled code reads out of the packed memory."""
+        slots = [member.kernelweld_slot for member in self._own()]
+        held = [parameter for slot in slots if slot for parameter in (slot.weight, slot.bias)]
+        return tuple(parameter for parameter in held if parameter is not None)
+
+    def _own(self) -> list[PackedLinear]:
+        """The members that no other group has taken since, and that are still packed linears."""
+        return [member for member in self.members if member.__dict__.get("kernelweld_group") is self]
 
     def release(self) -> None:
         """Let the members compute for themselves. Compiled code notices by its guard on the slot."""
-        for member in self.members:
+        for member in self._own():
             member.kernelweld_slot = None
 
     def release_if_broken(self) -> bool:
         """Release when a slot is no longer true; says whether it had to."""
-        broken = not self.is_true and any(member.kernelweld_slot for member in self.members)
+        broken = not self.is_true and any(member.kernelweld_slot for member in self._own())
         if broken:
             self.release()
         return broken
@@ -50,7 +62,7 @@ class PackedGroup:
     def dissolve(self) -> None:
         """Make the members plain `nn.Linear` again, each with memory of its own."""
         self.release()
-        for member in self.members:
+        for member in self._own():
             if type(member) is PackedLinear:
                 member.become_plain()
 

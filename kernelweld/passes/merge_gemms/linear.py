@@ -33,11 +33,11 @@ class Slot(NamedTuple):
     @property
     def in_place(self) -> bool:
         """Whether both parameters still are the memory that compiled code reads for them."""
-        if not storage.is_packed_at(self.weight, self.packed, self.offset):
+        if not storage.is_packed_at(self.weight, self.packed, self.offset, self.size):
             return False
         if self.bias is None or self.packed_bias is None:
             return True
-        return storage.is_packed_at(self.bias, self.packed_bias, self.offset)
+        return storage.is_packed_at(self.bias, self.packed_bias, self.offset, self.size)
 
 
 class PackedLinear(nn.Linear):
@@ -81,7 +81,8 @@ class PackedLinear(nn.Linear):
         """Copies and pickles are the plain `nn.Linear` that this stands for, without its slot."""
         if type(self) is not PackedLinear:  # torch's parametrizations subclass the class of the module
             return super().__reduce_ex__(protocol)  # type: ignore[arg-type]
-        state = {name: value for name, value in self.__dict__.items() if name not in _PRIVATE}
+        # `nn.Module.__getstate__` leaves out what `compile` bound to this very module
+        state = {k: v for k, v in self.__getstate__().items() if k not in _PRIVATE}  # type: ignore[no-untyped-call]
         return object.__new__, (nn.Linear,), state
 
     def become_plain(self) -> None:

@@ -41,12 +41,15 @@ def pack(parts: Sequence[torch.Tensor]) -> nn.Parameter:
         return nn.Parameter(packed, requires_grad=False)
 
 
-def is_packed_at(part: torch.Tensor, packed: torch.Tensor, row: int) -> bool:
-    """Whether `part` is the memory of `packed` from `row` on; on the meta device, whether it could be."""
-    if (part.dtype, part.device, part.shape[1:]) != (packed.dtype, packed.device, packed.shape[1:]):
+def is_packed_at(part: torch.Tensor, packed: torch.Tensor, row: int, rows: int) -> bool:
+    """Whether `part` is the `rows` of `packed` from `row` on; on the meta device, whether it could be."""
+    shape = (rows, *packed.shape[1:])
+    if (part.dtype, part.device, part.shape) != (packed.dtype, packed.device, shape):
         return False
     if packed.device.type == "meta":
         return True
+    if part.stride() != packed.stride():
+        return False
     return part.data_ptr() == packed.data_ptr() + row * packed.stride(0) * packed.element_size()
 
 
