@@ -86,7 +86,10 @@ def _show_kernel(kernel: Kernel) -> None:
 
     console = output()
     console.print("\n[bold]One of the generated kernels[/]\n")
-    console.print(Syntax(kernel.source, "python", background_color="default"))
+    if console.is_terminal:
+        console.print(Syntax(kernel.source, "python", background_color="default", word_wrap=True))
+    else:  # a file or a pipe gets the text as it is
+        console.print(kernel.source, markup=False, soft_wrap=True)
     with messages().status(f"compiling {kernel.name} for {', '.join(GPUS)}"):
         compiled = compile_for(kernel, GPUS)
     table = plain_table("compiled for", "registers", "spills", "shared memory", "binary")

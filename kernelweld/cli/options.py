@@ -8,6 +8,8 @@ from typing import Annotated, TypeAlias
 
 from typer import Argument, Option
 
+from kernelweld.cli.zoo import ZOO
+
 
 class Phase(StrEnum):
     """A phase of generation."""
@@ -32,8 +34,8 @@ class Cache(StrEnum):
 
 
 _TARGET = (
-    "hf:NAME (hf:deepseek_v32, hf:minimax_m2, hf:qwen3_5_moe, …), a folder with a transformers "
-    "config.json, FILE.pt2, or MODULE:CALLABLE that returns (model_or_fn, args, kwargs)."
+    f"hf:NAME (NAME: {', '.join(ZOO)}), a folder with a transformers config.json, FILE.pt2, or "
+    "MODULE:CALLABLE that returns (model_or_fn, args, kwargs)."
 )
 
 TargetName: TypeAlias = Annotated[str, Argument(metavar="TARGET", help=_TARGET, show_default=False)]

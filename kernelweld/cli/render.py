@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -57,7 +58,7 @@ def messages() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     return console
 

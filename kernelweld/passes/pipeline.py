@@ -76,8 +76,8 @@ class Pipeline:
         gm = module_of(target) if isinstance(target, fx.Graph) else target
         with paused_collector():
             result = _Run(self, gm).result()
-        if isinstance(target, fx.GraphModule):
-            target.recompile()
+            if isinstance(target, fx.GraphModule):
+                target.recompile()
         return result
 
 
