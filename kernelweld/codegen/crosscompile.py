@@ -25,6 +25,7 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 _POINTERS: Mapping[torch.dtype, str] = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
+    torch.float8_e4m3fn: "*fp8e4nv",
     torch.bfloat16: "*bf16",
     torch.int8: "*i8",
     torch.uint8: "*u8",

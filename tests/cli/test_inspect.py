@@ -93,6 +93,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.delenv("TRANSFORMERS_VERBOSITY", raising=False)
     monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    monkeypatch.delenv("COLUMNS", raising=False)  # what runs the tests in parallel sets it
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 

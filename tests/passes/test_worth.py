@@ -243,7 +243,8 @@ def test_welds_that_cost_a_table_together_are_not_made() -> None:
     free = planned(rotated_layers, ROTATED)
     assert of(slice(0, 2)) == of(slice(0, 1)) == of(slice(1, 2)) == free.before + 1
     assert free.welds == [] and free.after == free.before
-    assert free.reasons == [("rope", not_worth(5, 4))] * 4
+    assert [reason for reason in free.reasons if reason[0] == "rope"] == [("rope", not_worth(5, 4))] * 4
+    assert [kind for kind, _ in free.reasons if kind != "rope"] == ["rope_table"]
 
 
 # --- kept ---

@@ -1,0 +1,245 @@
+"""Chains of norm, gate, rotation and quantization in plain torch: every combination that makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch.nn import functional as F
+
+Tensor = torch.Tensor
+Inputs = tuple[Tensor, ...]
+bf16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One link of a chain: ``apply(x, *extra(x))``, and the kinds of words that it becomes."""
+
+    apply: Callable[..., object]
+    words: tuple[str, ...]
+    extra: Callable[[tuple[int, ...]], Inputs] = lambda shape: ()
+
+
+def _vector(shape: tuple[int, ...]) -> Inputs:
+    return (torch.rand(shape[-1]).to(bf16) + 0.5,)
+
+
+def _vectors(shape: tuple[int, ...]) -> Inputs:
+    return (*_vector(shape), torch.randn(shape[-1]).to(bf16))
+
+
+def _wide_vector(shape: tuple[int, ...]) -> Inputs:
+    return (torch.randn(shape[-1]) * 0.1,)
+
+
+def _same(shape: tuple[int, ...]) -> Inputs:
+    return (torch.randn(shape).to(bf16),)
+
+
+def _vector_and_same(shape: tuple[int, ...]) -> Inputs:
+    return (*_vector(shape), *_same(shape))
+
+
+def _unit(x: Tensor) -> Tensor:
+    h = x.float()
+    return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
+
+
+def _add_norm(x: Tensor, w: Tensor, residual: Tensor) -> Tensor:
+    return _unit(x + residual).to(bf16) * w
+
+
+def _gate_first(x: Tensor, w: Tensor, gate: Tensor) -> Tensor:
+    h = x.float() * F.silu(gate.float())
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS) * w.float()).to(bf16)
+
+
+def _layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), w, b, EPS)
+
+
+def _l2(x: Tensor) -> Tensor:
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).sum(-1, keepdim=True) + EPS)).to(bf16)
+
+
+#: Normalisations, and gated products in their place.
+NORMS: Mapping[str, Stage] = MappingProxyType(
+    {
+        "rms": Stage(lambda x: _unit(x).to(bf16), ("rms_norm",)),
+        "rms, round, w": Stage(lambda x, w: _unit(x).to(bf16) * w, ("rms_norm",), _vector),
+        "rms, w, round": Stage(lambda x, w: (_unit(x) * w.float()).to(bf16), ("rms_norm",), _vector),
+        "rms, 1 + w": Stage(lambda x, w: (_unit(x) * (1.0 + w)).to(bf16), ("rms_norm",), _wide_vector),
+        "rms, w, silu gate": Stage(
+            lambda x, w, g: (w * _unit(x).to(bf16) * F.silu(g.float())).to(bf16),
+            ("rms_norm",),
+            _vector_and_same,
+        ),
+        "silu gate, rms, w": Stage(_gate_first, ("rms_norm",), _vector_and_same),
+        "add, rms, w": Stage(_add_norm, ("residual_add", "rms_norm"), _vector_and_same),
+        "layer norm": Stage(_layer_norm, ("layer_norm",), _vectors),
+        "l2": Stage(_l2, ("l2_norm",)),
+        "silu gate": Stage(lambda x, g: F.silu(g) * x, ("gate_mul",), _same),
+        "sigmoid gate": Stage(lambda x, g: x * torch.sigmoid(g), ("gate_mul",), _same),
+    }
+)
+
+
+def _tables(width: int) -> Callable[[tuple[int, ...]], Inputs]:
+    def make(shape: tuple[int, ...]) -> Inputs:
+        angle = torch.arange(shape[0])[:, None] / 10000 ** (torch.arange(width // 2) / (width // 2))
+        angle = torch.cat([angle, angle], -1)
+        return angle.cos().to(bf16)[:, None], angle.sin().to(bf16)[:, None]
+
+    return make
+
+
+def _rotated(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def _neox(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return x * cos + _rotated(x) * sin
+
+
+def _partial(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    width = cos.shape[-1]
+    return torch.cat([_neox(x[..., :width], cos, sin), x[..., width:]], -1)
+
+
+def _behind(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    width = cos.shape[-1]
+    return torch.cat([x[..., :-width], _neox(x[..., -width:], cos, sin)], -1)
+
+
+def _interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    even, odd = x[..., ::2], x[..., 1::2]
+    turned = torch.stack([-odd, even], -1).flatten(-2)
+    return x * cos.chunk(2, -1)[0].repeat_interleave(2, -1) + turned * sin.chunk(2, -1)[0].repeat_interleave(
+        2, -1
+    )
+
+
+WIDTH = 128
+
+#: Rotations of values ``[tokens, heads, WIDTH]``.
+ROPES: Mapping[str, Stage] = MappingProxyType(
+    {
+        "no rope": Stage(lambda x: x, ()),
+        "neox": Stage(_neox, ("rope",), _tables(WIDTH)),
+        "neox, first half": Stage(_partial, ("rope",), _tables(WIDTH // 2)),
+        "neox, last half": Stage(_behind, ("rope",), _tables(WIDTH // 2)),
+        "interleaved": Stage(_interleaved, ("rope",), _tables(WIDTH)),
+    }
+)
+
+
+def _codes(y: Tensor) -> Tensor:
+    return y.clamp(-448.0, 448.0).to(E4M3)
+
+
+def _scale(x: Tensor, limit: float = 448.0) -> Tensor:
+    return x.abs().amax(-1, keepdim=True).float().clamp(min=1e-10) / limit
+
+
+def _token(x: Tensor) -> object:
+    scale = _scale(x)
+    return _codes(x.float() / scale), scale
+
+
+def _bounded(x: Tensor, upper: Tensor) -> object:
+    scale = (x.abs().amax(-1, keepdim=True).float().minimum(upper) / 448.0).clamp(min=1e-9)
+    return _codes(x.float() * scale.reciprocal()), scale
+
+
+def _group(size: int, *, powers: bool = False) -> Callable[[Tensor], object]:
+    def apply(x: Tensor) -> object:
+        g = x.unflatten(-1, (-1, size))
+        scale = _scale(g)
+        scale = torch.exp2(torch.ceil(torch.log2(scale))) if powers else scale
+        return _codes(g.float() / scale).flatten(-2), scale.squeeze(-1)
+
+    return apply
+
+
+def _int8(x: Tensor) -> object:
+    scale = _scale(x, 127.0)
+    return torch.round(x / scale).clamp(-128, 127).to(torch.int8), scale
+
+
+def _number(value: float) -> Callable[[tuple[int, ...]], Inputs]:
+    return lambda shape: (torch.tensor([value]),)
+
+
+DYNAMIC = ("quant_scale", "quant")
+
+#: Ends of a chain.
+QUANTS: Mapping[str, Stage] = MappingProxyType(
+    {
+        "bf16": Stage(lambda x: x, ()),
+        "e4m3 static": Stage(
+            lambda x, s: _codes(x.float() / s), ("quant",), lambda shape: (torch.tensor([0.02]),)
+        ),
+        "e4m3 token": Stage(_token, DYNAMIC),
+        "e4m3 token bounded": Stage(_bounded, DYNAMIC, _number(2.0)),
+        "e4m3 group 64": Stage(_group(64), DYNAMIC),
+        "e4m3 group 128": Stage(_group(128), DYNAMIC),
+        "e4m3 group 128 ue8m0": Stage(_group(128, powers=True), DYNAMIC),
+        "int8 token": Stage(_int8, DYNAMIC),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One combination on values of ``shape``. ``fan_out``: what is quantized is kept as well."""
+
+    norm: str
+    rope: str
+    quant: str
+    shape: tuple[int, ...]
+    fan_out: bool = False
+
+    def __str__(self) -> str:
+        kept = ", kept" if self.fan_out else ""
+        return f"{self.norm} | {self.rope} | {self.quant}{kept} | {'x'.join(map(str, self.shape))}"
+
+    @property
+    def stages(self) -> tuple[Stage, Stage, Stage]:
+        return NORMS[self.norm], ROPES[self.rope], QUANTS[self.quant]
+
+    @property
+    def cuts(self) -> bool:
+        """Whether its groups are narrower than the heads that it rotates."""
+        return self.rope != "no rope" and self.quant == "e4m3 group 64"
+
+    @property
+    def words(self) -> list[str]:
+        return [word for stage in self.stages for word in stage.words]
+
+    def inputs(self) -> Inputs:
+        torch.manual_seed(0)
+        return (*_same(self.shape), *(t for stage in self.stages for t in stage.extra(self.shape)))
+
+    def __call__(self, x: Tensor, *extras: Tensor) -> object:
+        given = iter(extras)
+        norm, rope, quant = self.stages
+        for stage in (norm, rope):
+            x = stage.apply(x, *(next(given) for _ in stage.extra(self.shape)))  # type: ignore[assignment]
+        result = quant.apply(x, *given)
+        return (result, x) if self.fan_out else result
+
+
+def chains() -> Iterator[Chain]:
+    """Whole rows ``[tokens, hidden]`` without rotation, and heads ``[tokens, heads, WIDTH]`` with each."""
+    for norm in NORMS:
+        for quant in QUANTS:
+            for kept in (False, True) if quant != "bf16" else (False,):
+                yield Chain(norm, "no rope", quant, (3, 384), kept)
+                for rope in ROPES:
+                    yield Chain(norm, rope, quant, (3, 2, WIDTH), kept)

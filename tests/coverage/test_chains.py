@@ -1,0 +1,77 @@
+"""Every chain of norm or gate, rotation and quantization is one weld, and computes what it says.
+
+``make test`` takes a sample of the slow checks, ``make nightly`` all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from _pytest.mark.structures import ParameterSet
+from chains import Chain, chains
+from torch import fx
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from kernelweld.codegen.crosscompile import compile_for
+from kernelweld.codegen.emit import Kernel, emit
+from kernelweld.passes.launcher import program_of
+from kernelweld.passes.pipeline import Pipeline
+from kernelweld.passes.weld import Weld
+
+PLAN = "canonicalize,raise,plan{keep-all=true}"
+CHAINS = list(chains())
+
+
+def graph_of(chain: Chain) -> fx.GraphModule:
+    """The chain as Inductor's post-grad passes see it."""
+    mode = FakeTensorMode()
+    inputs = [mode.from_tensor(t) for t in chain.inputs()]
+    with mode, torch.no_grad():
+        return make_fx(chain, decomposition_table=select_decomp_table())(*inputs)
+
+
+def welds_of(chain: Chain, text: str = PLAN) -> tuple[Weld, ...]:
+    plan = Pipeline.from_text(text, strict=True).run(graph_of(chain)).context.plan
+    assert plan is not None
+    return plan.welds
+
+
+def kinds(welds: tuple[Weld, ...]) -> list[list[str]]:
+    return [[word.kind for chain in weld.chains for word in chain.words] for weld in welds]
+
+
+def sampled(every: int) -> Iterator[ParameterSet]:
+    """All chains; one of ``every`` of them in ``make test``."""
+    for number, chain in enumerate(CHAINS):
+        marks = () if number % every == 0 else pytest.mark.nightly
+        yield pytest.param(chain, marks=marks, id=str(chain))
+
+
+def test_there_are_many() -> None:
+    assert len(set(map(str, CHAINS))) == len(CHAINS) > 900
+
+
+@pytest.mark.parametrize("chain", list(sampled(7)))
+def test_a_chain_is_one_weld(chain: Chain) -> None:
+    if chain.cuts:  # a rotation needs its head whole, and a tile has one dimension of features
+        assert kinds(welds_of(chain)) == [chain.words[:-2], chain.words[-2:]]
+    else:
+        assert kinds(welds_of(chain)) == [chain.words]
+
+
+@pytest.mark.parametrize("chain", list(sampled(23)))
+def test_a_chain_holds_its_contract(chain: Chain) -> None:
+    """In the interpreter; ``verify-welds`` drops a weld that does not."""
+    assert len(welds_of(chain, f"{PLAN},verify-welds")) == 1 + chain.cuts
+
+
+@pytest.mark.parametrize("chain", list(sampled(101)))
+def test_a_chain_compiles_for_gpus_without_spills(chain: Chain) -> None:
+    for weld in welds_of(chain):
+        kernel: Kernel = emit(program_of(weld)[0])
+        for compiled in compile_for(kernel, ("sm_90", "sm_100")):
+            assert compiled.stack_bytes == 0, compiled
