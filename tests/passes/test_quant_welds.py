@@ -131,6 +131,37 @@ def test_a_norm_before_an_unknown_quantization_is_welded_without_it() -> None:
     assert kinds(run(chain, rand(5, 256), rand(256))) == [[["rms_norm"]]]
 
 
+def column_major(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, scale = per_group(x)
+    return values, scale.t().contiguous().t()
+
+
+def test_column_major_scales_are_written_as_they_lie() -> None:
+    def chain(x: Tensor, w: Tensor) -> object:
+        return column_major(norm(x, w))
+
+    gm = capture(chain, (rand(5, 384), rand(384))).graphs[0]
+    text = "canonicalize,raise,plan{keep-all=true},verify-welds,lower{target=triton}"
+    Pipeline.from_text(text, strict=True).run(gm)
+    targets = [node.target for node in gm.graph.nodes]
+    assert torch.ops.aten.clone.default not in targets, "the kernel writes columns itself"
+    scale = gm.graph.output_node().args[0][1]
+    assert scale.meta["val"].shape == (5, 3) and scale.meta["val"].stride() == (1, 5)
+
+
+def test_a_copy_that_others_do_not_share_keeps_its_own_launch() -> None:
+    """The scale is read row by row as well: it is written once, and copied."""
+
+    def chain(x: Tensor) -> object:
+        values, scale = per_group(x)
+        return values, scale.t().contiguous(), scale @ torch.ones(3, 2)
+
+    gm = capture(chain, (rand(5, 384),)).graphs[0]
+    text = "canonicalize,raise,plan{keep-all=true},verify-welds,lower{target=triton}"
+    Pipeline.from_text(text, strict=True).run(gm)
+    assert torch.ops.aten.clone.default in [node.target for node in gm.graph.nodes]
+
+
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_few_rows(rows: int) -> None:
     assert kinds(run(per_group, rand(rows, 256))) == ([[["quant_scale", "quant"]]])

@@ -26,6 +26,7 @@ from kernelweld.ir.origin import sources_of
 from kernelweld.passes.tasks.axes import Axis, DomainMismatch
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
 from kernelweld.passes.tasks.held import Access, write_access
+from kernelweld.passes.tasks.landing import landing
 from kernelweld.passes.tasks.layout import Layout, lay_out
 from kernelweld.passes.tasks.steps import operands_of
 from kernelweld.passes.tasks.views import expression
@@ -156,10 +157,11 @@ class _Assembly:
         return int(feature.size) if feature is not None else 1
 
     def _store(self, node: fx.Node) -> None:
-        access = write_access(node, self.layout.held[node].dims)
-        self.steps.append(
-            Store(self.values[node], self._address(access, self.arguments.write(node, _kind(node))))
-        )
+        place = landing(node, self.layout.steps)
+        held = self.layout.inner(place)
+        assert held is not None, "a landing is a view of a step"
+        name = self.arguments.write(place, _kind(node))
+        self.steps.append(Store(self.values[node], self._address(write_access(place, held.dims), name)))
 
     def _address(self, access: Access, name: str) -> Operand:
         strides = access.stride_of(self.layout.space)

@@ -22,7 +22,7 @@ def original_graph(
     for node in inputs:
         env[node] = graph.placeholder(node.name)
         env[node].meta["val"] = node.meta["val"]
-    for node in sorted(_closure(steps, inputs)):
+    for node in sorted(_closure([*steps, *outputs], inputs)):
         env[node] = graph.node_copy(node, lambda n: env[n])
     graph.output(tuple(env[o] for o in outputs))
     for node in list(graph.nodes):
@@ -34,7 +34,7 @@ def original_graph(
 
 
 def _closure(steps: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> set[fx.Node]:
-    """The steps with the views that lie between them and their inputs."""
+    """The steps and outputs with the views that lie between them and the inputs."""
     needed, stop = set(steps), set(inputs)
     stack = [operand for node in steps for operand in node.all_input_nodes]
     while stack:

@@ -57,7 +57,9 @@ def traced(function: Function, inputs: Sequence[torch.Tensor]) -> fx.GraphModule
 def symbolic(
     function: Function, make: Callable[[Random], Sequence[torch.Tensor]], batch: int
 ) -> fx.GraphModule | None:
-    """The graph in which sizes of ``batch`` are one symbol; None if it holds for this size only."""
+    """The graph in which sizes of ``batch`` are one symbol; None if it holds for this size only, or if torch
+    has an operator of it for numbers only.
+    """
     mode, numbers = FakeTensorMode(shape_env=ShapeEnv()), count()
 
     def fake(*sizes: int) -> torch.Tensor:
@@ -72,7 +74,12 @@ def symbolic(
         with mode:
             inputs = make(fake)
         functional = dispatch_functionalize(function)
-        gm = make_fx(functional, decomposition_table=select_decomp_table())(*inputs)
+        try:
+            gm = make_fx(functional, decomposition_table=select_decomp_table())(*inputs)
+        except RuntimeError as error:
+            if "expected to contain only concrete integers" not in str(error):
+                raise
+            return None
     return None if mode.shape_env is None or mode.shape_env.replacements else gm
 
 
