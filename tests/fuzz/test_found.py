@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graphfuzz.oracle import Settings, check
-from graphfuzz.program import Random
 from torch import Tensor
+
+Random = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,14 @@ class Found:
 
     program: Callable[..., tuple[Tensor, ...]]
     inputs: Callable[[Random], list[Tensor]]
-    batch: int = 0
     meant: Counter[str] = field(default_factory=lambda: Counter(rms_norm=9, rope=9))
 
     def function(self) -> Callable[..., tuple[Tensor, ...]]:
         return self.program
 
-    def make(self, random: Random) -> list[Tensor]:
-        return self.inputs(random)
+    def tensors(self, seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return self.inputs(lambda *shape: torch.randn(shape, generator=generator))
 
 
 def norm_over_one_element_of_a_tile(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:

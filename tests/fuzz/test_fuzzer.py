@@ -12,7 +12,7 @@ import torch
 from graphfuzz.campaign import attempt, run_one
 from graphfuzz.compose import compose
 from graphfuzz.oracle import Settings
-from graphfuzz.program import Program, normal
+from graphfuzz.program import Program
 from graphfuzz.shrink import shrunk
 from graphfuzz.trace import finish, recorded, traced
 from torch import fx
@@ -42,7 +42,7 @@ def test_programs_spell_every_word_and_every_kind_of_step() -> None:
     assert any(p.writes for p in programs)
     shapes = {i.value.shape for p in programs for i in p.inputs}
     assert any(0 in shape for shape in shapes) and any(shape[-1:] == (1,) for shape in shapes)
-    assert any(not x.is_contiguous() for p in programs for x in p.make(normal(0)))
+    assert any(not x.is_contiguous() for p in programs for x in p.tensors(0))
     dtypes = {i.value.dtype for p in programs for i in p.inputs}
     assert dtypes == {torch.bfloat16, torch.float16, torch.float32}
 
@@ -51,8 +51,7 @@ def test_programs_spell_every_word_and_every_kind_of_step() -> None:
 def test_recorded_graphs_are_those_of_make_fx(seed: int) -> None:
     program = compose(seed)
     mine, torchs = (
-        finish(trace(program.function(), program.make(normal(seed))), joint=False)
-        for trace in (recorded, traced)
+        finish(trace(program.function(), program.tensors(seed)), joint=False) for trace in (recorded, traced)
     )
     assert format_graph(mine.graph) == format_graph(torchs.graph)
 
@@ -61,8 +60,8 @@ def test_recorded_graphs_are_those_of_make_fx(seed: int) -> None:
 def test_graphs_are_those_of_a_capture(seed: int) -> None:
     """The same operators on the same shapes; Dynamo orders inputs by their first use."""
     program = compose(seed)
-    mine = finish(recorded(program.function(), program.make(normal(seed))), joint=True)
-    (captured,) = capture(program.function(), program.make(normal(seed))).graphs
+    mine = finish(recorded(program.function(), program.tensors(seed)), joint=True)
+    (captured,) = capture(program.function(), program.tensors(seed)).graphs
     assert _operators(mine) == _operators(captured)
 
 
@@ -149,7 +148,7 @@ def test_a_failing_program_shrinks_to_what_fails() -> None:
     program = next(p for p in map(compose, range(MANY)) if len(p.lines) > 15 and fails(p))
     small = shrunk(program, fails)
     assert len(small.lines) == 1 and len(small.outputs) == 1
-    assert small.function()(*small.make(normal(0)))[0].shape == small.outputs[0].shape
+    assert small.function()(*small.tensors(0))[0].shape == small.outputs[0].shape
 
 
 def test_a_report_says_how_to_see_the_failure_again(monkeypatch: pytest.MonkeyPatch) -> None:

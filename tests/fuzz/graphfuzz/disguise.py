@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from graphfuzz.draft import Draft
@@ -18,10 +20,8 @@ def disguise(d: Draft, x: Value, probability: float = 0.25) -> Value:
 
 
 def _flat_and_back(d: Draft, x: Value) -> Value:
-    if not x.width:
-        return x
-    flat = d.do(f"{{0}}.reshape(-1, {x.width})", x)
-    return d.do(d.one("{0}.view({1}.shape)", "{0}.reshape({1}.shape)", "{0}.view_as({1})"), flat, x)
+    flat = d.do(f"{{0}}.reshape({prod(x.shape[:-1])}, {x.width})", x)
+    return d.do(f"{{0}}.{d.one('view', 'reshape')}({list(x.shape)})", flat)
 
 
 def _extra_dim(d: Draft, x: Value) -> Value:
@@ -52,7 +52,7 @@ def _widened(d: Draft, x: Value) -> Value:
 
 
 def _expanded(d: Draft, x: Value) -> Value:
-    return d.do(d.one("{0}.expand({0}.shape)", "{0}.expand_as({0})"), x)
+    return d.do(f"{{0}}.expand({list(x.shape)})", x)
 
 
 def _cut_and_joined(d: Draft, x: Value) -> Value:

@@ -17,8 +17,8 @@ class Draft:
     known.
     """
 
-    def __init__(self, rng: Random, batch: int = 0) -> None:
-        self.rng, self.batch = rng, batch
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
         self.meant: Counter[str] = Counter()
         self.inputs: list[Input] = []
         self.lines: list[Line] = []
@@ -68,8 +68,8 @@ class Draft:
 
     def program(self, outputs: Sequence[Value], writes: Sequence[tuple[Value, Value]] = ()) -> Program:
         """The program that returns ``outputs``."""
-        parts = (tuple(part) for part in (self.inputs, self.lines, outputs, writes))
-        return Program(*parts, self.meant, self.batch).pruned()
+        program = Program(tuple(self.inputs), tuple(self.lines), tuple(outputs), tuple(writes), self.meant)
+        return program.pruned()
 
     def _name(self) -> str:
         return f"v{next(self._count)}"

@@ -145,7 +145,7 @@ def _by_root(d: Draft, h: Value, radicand: Value) -> Value:
     )
     root = d.do(d.one(*forms), radicand)
     if d.chance(0.1):
-        root = d.do("{0}.expand({1}.shape)", root, h)
+        root = d.do(f"{{0}}.expand({list(h.shape)})", root)
     return d.do(d.one("{0} * {1}", "{1} * {0}"), h, root)
 
 

@@ -14,20 +14,6 @@ import torch.nn.functional as F
 NAMESPACE = {"torch": torch, "F": F, "aten": torch.ops.aten}
 
 
-Random = Callable[..., torch.Tensor]
-
-
-def normal(seed: int, batch: int = 0, instead_of: int = 0) -> Random:
-    """A function that draws normal numbers of given sizes, ``batch`` for a size of ``instead_of``."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*sizes: int) -> torch.Tensor:
-        wanted = [batch if batch and size == instead_of else size for size in sizes]
-        return torch.randn(wanted, generator=generator)
-
-    return draw
-
-
 @dataclass(frozen=True)
 class Value:
     """A tensor of a program: its name, and a meta tensor that looks like it."""
@@ -78,8 +64,7 @@ class Line:
 class Program:
     """A function of ``inputs``: runs ``lines``, writes ``writes`` (input, value), returns ``outputs``.
 
-    ``meant`` counts the words that were spelled on purpose: passes may find fewer, never more. Dimensions of
-    ``batch`` elements, if it is not 0, are to be symbols.
+    ``meant`` counts the words that were spelled on purpose: passes may find fewer, never more.
     """
 
     inputs: tuple[Input, ...]
@@ -87,7 +72,6 @@ class Program:
     outputs: tuple[Value, ...]
     writes: tuple[tuple[Value, Value], ...] = ()
     meant: Counter[str] = field(default_factory=Counter)
-    batch: int = 0
 
     def function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The program as a Python function."""
@@ -96,9 +80,11 @@ class Program:
         function: Callable[..., tuple[torch.Tensor, ...]] = scope["program"]
         return function
 
-    def make(self, random: Random) -> list[torch.Tensor]:
-        """Fresh inputs from ``random``."""
-        return [eval(i.code, {**NAMESPACE, "r": random}) for i in self.inputs]
+    def tensors(self, seed: int) -> list[torch.Tensor]:
+        """Fresh inputs; the same for the same ``seed``."""
+        generator = torch.Generator().manual_seed(seed)
+        scope = {**NAMESPACE, "r": lambda *shape: torch.randn(shape, generator=generator)}
+        return [eval(i.code, scope) for i in self.inputs]
 
     def body(self) -> str:
         """The source of the function."""

@@ -42,7 +42,7 @@ def _candidates(program: Program) -> Iterator[Program]:
 
 def _given(program: Program, line: Line) -> Program:
     """The results of ``line`` become inputs."""
-    inputs = tuple(Input(r, f"(r({', '.join(map(str, r.shape))})).to({r.dtype})") for r in line.results)
+    inputs = tuple(Input(r, f"r({', '.join(map(str, r.shape))}).to({r.dtype})") for r in line.results)
     lines = _without(program.lines, line)
     return replace(program, inputs=(*program.inputs, *inputs), lines=lines).pruned()
 

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
 from torch._guards import detect_fake_mode
 from torch._inductor.compile_fx import fake_tensor_prop
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.fx_passes.post_grad import remove_noop_ops, reorder_for_locality, view_to_reshape
 from torch._inductor.virtualized import V
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from graphfuzz.program import Random
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -52,35 +47,6 @@ def traced(function: Function, inputs: Sequence[torch.Tensor]) -> fx.GraphModule
             dispatch_functionalize(function), decomposition_table=select_decomp_table(), tracing_mode="fake"
         )
         return tracer(*inputs)
-
-
-def symbolic(
-    function: Function, make: Callable[[Random], Sequence[torch.Tensor]], batch: int
-) -> fx.GraphModule | None:
-    """The graph in which sizes of ``batch`` are one symbol; None if it holds for this size only, or if torch
-    has an operator of it for numbers only.
-    """
-    mode, numbers = FakeTensorMode(shape_env=ShapeEnv()), count()
-
-    def fake(*sizes: int) -> torch.Tensor:
-        dynamic = [DimDynamic.DUCK if size == batch else DimDynamic.STATIC for size in sizes]
-        context = StatelessSymbolicContext(dynamic, constraint_sizes=[None] * len(sizes))
-        source = ConstantSource(f"input_{next(numbers)}")
-        with unset_fake_temporarily():
-            real = torch.empty(sizes)
-        return mode.from_tensor(real, symbolic_context=context, source=source)
-
-    with torch.no_grad():
-        with mode:
-            inputs = make(fake)
-        functional = dispatch_functionalize(function)
-        try:
-            gm = make_fx(functional, decomposition_table=select_decomp_table())(*inputs)
-        except RuntimeError as error:
-            if "expected to contain only concrete integers" not in str(error):
-                raise
-            return None
-    return None if mode.shape_env is None or mode.shape_env.replacements else gm
 
 
 def finish(gm: fx.GraphModule, *, joint: bool) -> fx.GraphModule:
