@@ -28,9 +28,9 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             RopePattern,
             RopeTablePattern,
             GateMulPattern,
-            ResidualAddPattern,
             QuantScalePattern,
             QuantPattern,
+            ResidualAddPattern,
         )
     }
 )
