@@ -52,8 +52,9 @@ class QuantPattern(ReadingPattern):
             raise something_else(anchor)
         cover = Cover()
         bounds = _clamped(anchor, dtype, cover)
-        scaled = _unrounded(bounds.value, dtype, anchor, cover)
-        x, scale, operation = _scaled(scaled, anchor, cover)
+        below = _below_rounding(bounds.value)
+        x, scale, operation = _scaled(below or bounds.value, anchor, cover)
+        _check_rounding(bounds.value, below, dtype, cover)
         cover.take(anchor, *bounds.nodes)
         assert bounds.low is not None and bounds.high is not None
         return cover.match(Quant(bounds.low, bounds.high, operation, dtype), (x, scale), anchor)
@@ -77,17 +78,19 @@ def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
     return bounds
 
 
-def _unrounded(value: fx.Node, dtype: torch.dtype, anchor: fx.Node, cover: Cover) -> fx.Node:
-    """The value below a rounding to whole numbers, which int8 has and fp8 has not."""
+def _below_rounding(value: fx.Node) -> fx.Node | None:
     below = value.args[0] if is_call(value, aten.round.default) else None
-    rounded = isinstance(below, fx.Node) or any(is_call(n, aten.round.default) for n in cover.inner)
+    return below if isinstance(below, fx.Node) else None
+
+
+def _check_rounding(value: fx.Node, below: fx.Node | None, dtype: torch.dtype, cover: Cover) -> None:
+    """Takes the rounding to whole numbers, which int8 has and fp8 has not."""
+    rounded = below is not None or any(is_call(n, aten.round.default) for n in cover.inner)
     if rounded == dtype.is_floating_point:
         what = "rounded to whole numbers" if rounded else "cast without rounding"
         raise Miss("%{} is {} before it becomes {}", value, value, what, dtype_name(dtype), stage=NEARLY)
-    if not isinstance(below, fx.Node):
-        return value
-    cover.take(value)
-    return below
+    if below is not None:
+        cover.take(value)
 
 
 def _scaled(node: fx.Node, anchor: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node, str]:

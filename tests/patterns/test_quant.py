@@ -185,6 +185,7 @@ SOMETHING_ELSE = [
     lambda x: (x.float() + x.float()[:, :1]).clamp(-448.0, 448.0).to(E4M3),
     lambda x: (x.float() / x.float()[:1]).clamp(-448.0, 448.0).to(E4M3),
     lambda x: x.to(torch.int8),
+    lambda x: x.clamp(-10, 10).to(torch.int8),
 ]
 
 
