@@ -90,10 +90,8 @@ def resolve(
     if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
         return _callable(target)
     if target.startswith("hf:") and "/" in target:
-        advice = "Models are not downloaded: give the folder of one that you have, or one of " + ", ".join(
-            names()
-        )
-        raise BadTarget(target, "that is a model of a hub, not the name of a target", f"{advice}.")
+        advice = f"Models are not downloaded: give the folder of one, or one of {', '.join(names())}."
+        raise BadTarget(target, "that is a model of a hub, not the name of a target", advice)
     if "/" in target:
         raise BadTarget(target, "there is no such folder", "Give a folder that holds a config.json.")
     raise UnknownName("target", target, names())
