@@ -287,3 +287,8 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
         "target 'hf:llama' needs the package 'transformers', which is not installed\n"
         "  how to proceed: pip install 'kernelweld[hf]'"
     )
+
+
+def test_models_of_a_hub_are_not_downloaded() -> None:
+    with pytest.raises(BadTarget, match=r"a model of a hub.*\n.*Models are not downloaded"):
+        resolve("hf:Qwen/Qwen2-0.5B")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelweld.codegen.interpreter import interpreting
+from kernelweld.codegen.launch import choose
 from kernelweld.codegen.task import Apply, TaskStep, Value
 from kernelweld.ir import Quant, QuantScale
 
@@ -131,3 +132,21 @@ def test_every_code_is_reached_and_ties_go_to_even(lab: Any, device: str) -> Non
     between = (codes[1:] + codes[:-1]) / 2
     row = torch.cat([codes, -codes, between, -between]).to(device)[None]
     check(lab, "e4m3", row)
+
+
+@pytest.mark.parametrize(("groups", "warps"), [(56, 16), (3, 4)])
+def test_groups_of_a_wide_row_get_more_warps(lab: Any, groups: int, warps: int) -> None:
+    """Measured at 7168 elements in groups of 128; narrow rows keep the fewest warps."""
+    scale_word, code_word = SCHEMES["e4m3"]
+    x = torch.randn(1, groups, 128)
+    outputs = {"scale": torch.empty(1, groups, 1), "codes": torch.empty(1, groups, 128, dtype=E4M3)}
+
+    def steps(v: Mapping[str, Value]) -> Sequence[TaskStep]:
+        return (
+            Apply((v["scale"],), scale_word, (v["x"], None)),
+            Apply((v["codes"],), code_word, (v["x"], v["scale"])),
+        )
+
+    task = lab.task(steps, {"x": x}, outputs, (1,), groups)
+    program = lab.program({"x": x, **outputs}, tuple(outputs), task)
+    assert choose(program).num_warps == warps
