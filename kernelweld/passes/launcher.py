@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._inductor import inductor_prims
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -17,6 +18,7 @@ from kernelweld.codegen.cache import load
 from kernelweld.codegen.emit import Kernel, emit
 from kernelweld.codegen.task import WeldProgram, free_symbols
 from kernelweld.passes.contraction import escaping
+from kernelweld.passes.launches.traits import Trait, trait_of
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
 from kernelweld.passes.tasks.held import physical_order
@@ -24,8 +26,9 @@ from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
 
-#: What is still a reshape after views were looked through moves data.
-_RESHAPES = frozenset({aten.reshape.default, aten.view.default, aten._unsafe_view.default})
+#: Values that Inductor computes again for each reader that it cannot fuse with, and views.
+_RECOMPUTED = frozenset({Trait.ELEMENTWISE, Trait.INDEXED})
+_VIEWS = frozenset({Trait.SAME, Trait.PART})
 
 #: Whether Inductor holds the kernel's arguments to the strides recorded for them (torch 2.13); before,
 #: only to their order.
@@ -90,19 +93,19 @@ class Launcher:
         return call
 
     def _in_memory(self, node: fx.Node) -> fx.Node:
-        """``node``, or one copy for all kernels of a reshape that moves data: Inductor would copy it
-        again for each of them.
+        """``node``, or for several readers its only copy: Inductor would compute what it has not written
+        again for each kernel.
         """
-        if node.op != "call_function" or node.target not in _RESHAPES or not node.meta["val"].is_contiguous():
+        if node in self._copies:
+            return self._copies[node]
+        if _readers(node) < 2 or not _is_recomputed(node) or not node.meta["val"].is_contiguous():
             return node
-        if node not in self._copies:
-            with self._graph.inserting_after(node):
-                copy = self._graph.call_function(
-                    aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-                )
-            copy.meta = dict(node.meta)
-            self._copies[node] = copy
-        return self._copies[node]
+        with self._graph.inserting_after(node):
+            strides = self._sizes(node.meta["val"].stride())
+            copy = self._graph.call_function(inductor_prims.force_stride_order, (node, strides))
+        copy.meta = dict(node.meta)
+        self._copies[node] = copy
+        return copy
 
     def _buffer(self, node: fx.Node) -> fx.Node:
         """A fresh buffer, dense in the physical order of ``node``."""
@@ -145,3 +148,15 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
+
+
+def _is_recomputed(node: fx.Node) -> bool:
+    """Whether Inductor keeps ``node`` as an expression rather than in memory."""
+    while node.op == "call_function" and trait_of(node) in _VIEWS:
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and trait_of(node) in _RECOMPUTED
+
+
+def _readers(node: fx.Node) -> int:
+    """How many calls read ``node``, itself or through views."""
+    return sum(_readers(user) if trait_of(user) in _VIEWS else 1 for user in node.users)
