@@ -1,7 +1,8 @@
 """Time of one chain: kernelweld, Inductor, and vLLM's hand-written kernels, in one run under CUDA graphs.
 
-Inputs rotate through more memory than the L2 cache holds. Every figure is the median of graph replays, in
-microseconds a call. vLLM takes part when ``--vllm`` names its library of operators.
+Inputs rotate through more memory than the L2 cache holds; ``hot`` figures are of one set of inputs, which the
+cache keeps as far as it fits. Every figure is the median of graph replays, in microseconds a call. vLLM takes
+part when ``--vllm`` names its library of operators.
 
     python benchmarks/kernels.py [--chains NAME ...] [--tokens N ...] [--vllm _C.abi3.so] [--out FILE]
 """
@@ -100,21 +101,17 @@ def sweep(chain: Chain, tokens: int, inputs: Sequence[Inputs]) -> dict[str, floa
     return found
 
 
-def measure(
-    chain: Chain, tokens: int, fused: Callable[..., object], compiled: Callable[..., object], *, vllm: bool
-) -> dict[str, float]:
-    inputs = sets_of(chain, tokens)
-    times = {
-        "kernelweld": microseconds(fused, inputs),
-        "inductor": microseconds(compiled, inputs),
-    }
+def peers_of(chain: Chain, fused: Callable[..., object], *, vllm: bool) -> dict[str, Callable[..., object]]:
+    found = {"kernelweld": fused, "inductor": torch.compile(chain.function, dynamic=False)}
     if vllm and chain.vllm is not None:
-        times["vllm"] = microseconds(chain.vllm, inputs)
-    return times
+        found["vllm"] = chain.vllm
+    return found
 
 
-def print_row(name: str, tokens: int, times: Mapping[str, float], roofline: float) -> None:
-    texts = [f"{peer} {value:8.2f}" for peer, value in times.items()]
+def print_row(
+    name: str, tokens: int, times: Mapping[str, float], hot: Mapping[str, float], roofline: float
+) -> None:
+    texts = [f"{peer} {value:7.2f} (hot {hot[peer]:7.2f})" for peer, value in times.items()]
     print(f"{name:32}{tokens:6}  {'  '.join(texts)}  {roofline:5.0%} of copy bandwidth", flush=True)
 
 
@@ -137,15 +134,20 @@ def main() -> None:
         for tokens in arguments.tokens:
             torch._dynamo.reset()
             fused = kernelweld.fuse(chain.function, dynamic=False)
-            times = measure(
-                chain, tokens, fused, torch.compile(chain.function, dynamic=False), vllm=bool(arguments.vllm)
-            )
+            inputs, peers = sets_of(chain, tokens), peers_of(chain, fused, vllm=bool(arguments.vllm))
+            times = {peer: microseconds(call, inputs) for peer, call in peers.items()}
+            hot = {peer: microseconds(call, inputs[:1] * 20) for peer, call in peers.items()}
             welds = [w.name for g in kernelweld.report(fused).graphs for w in g.welds]
             fraction = chain.moved(tokens) / times["kernelweld"] / bandwidth
-            record: dict[str, object] = {"us": times, "copy_fraction": fraction, "welds": welds}
-            print_row(name, tokens, times, fraction)
+            record: dict[str, object] = {
+                "us": times,
+                "hot_us": hot,
+                "copy_fraction": fraction,
+                "welds": welds,
+            }
+            print_row(name, tokens, times, hot, fraction)
             if arguments.sweep:
-                found = sweep(chain, tokens, sets_of(chain, tokens))
+                found = sweep(chain, tokens, inputs)
                 record["sweep"] = found
                 best = sorted(found.items(), key=lambda item: item[1])[:4]
                 print("    ", ", ".join(f"{k} {v:.2f}" for k, v in best), f"| direct {found['direct']:.2f}")

@@ -45,6 +45,19 @@ def next_power_of_two(x):
     return tl.where(x < float("inf"), bits.to(tl.float32, bitcast=True), x)
 """
 
+# The remainder has the sign that keeps a zero's: 0 * s - 0 is +0, and +0 times a negative number -0.
+_CORRECTED = """@triton.jit
+def corrected(quotient, x, scale, inverse):
+    # x / scale, closer than quotient: less the remainder times 1 / scale
+    return tl.fma(tl.fma(quotient, scale, -x), -inverse, quotient)
+"""
+
+_FINITE_OR_ZERO = """@triton.jit
+def finite_or_zero(scale):
+    # zero for infinity, whose remainders would be no numbers
+    return tl.where(scale == float("inf"), 0.0, scale)
+"""
+
 #: Source of each helper by its name.
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
@@ -52,6 +65,8 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "unfused_bf16": _UNFUSED_BF16,
         "round_fp16": _ROUND_FP16,
         "tanh_fp32": _TANH_FP32,
+        "corrected": _CORRECTED,
+        "finite_or_zero": _FINITE_OR_ZERO,
         "next_power_of_two": _NEXT_POWER_OF_TWO,
     }
 )

@@ -51,17 +51,11 @@ def choose(program: WeldProgram) -> Launch:
 
 
 def _warps(task: RowTask, elements: int) -> int:
-    """4 to 8 warps up to 8192 elements, 16 to 16384, then 32; 16 where groups of a wide row are quantized."""
-    if elements == 8192 and task.heads > 1 and _quantizes(task):
-        return 16
+    """4 to 8 warps up to 8192 elements, 16 to 16384, then 32."""
     if elements <= 8192:
         share = _REDUCING_WARP_ELEMENTS if _reduces(task) else _WARP_ELEMENTS
         return min(8, max(4, elements // share))
     return 16 if elements <= 16384 else 32
-
-
-def _quantizes(task: RowTask) -> bool:
-    return any(isinstance(step, Apply) and isinstance(step.word, QuantScale) for step in task.steps)
 
 
 def _reduces(task: RowTask) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from itertools import accumulate
 
 import sympy
@@ -16,7 +17,7 @@ from kernelweld.codegen.plan import plan_task
 from kernelweld.codegen.rows import row_domain
 from kernelweld.codegen.scope import Frame, Scope
 from kernelweld.codegen.source import Source, printable
-from kernelweld.codegen.task import Apply, RowTask, WeldProgram, free_symbols
+from kernelweld.codegen.task import Apply, Load, RowTask, TaskStep, Value, WeldProgram, free_symbols
 from kernelweld.ir.word import Word, format_static
 
 
@@ -97,10 +98,25 @@ class KernelWriter:
         frame = Frame(task, self._domains[number], plan_task(task), self._block(number, task), suffix)
         scope = Scope(frame, self._names, self._source)
         scope.open_rows(program)
-        for step in task.steps:
+        for step in loads_first(task.steps):
             if isinstance(step, Apply):
                 self._source.line("", printable(brief(step.word)))
             emitter_of(step).emit(scope, step)
+
+
+def loads_first(steps: Sequence[TaskStep]) -> list[TaskStep]:
+    """The steps with each load as early as its index allows: a load behind a store would wait for it, and the
+    loads of a row for each other.
+    """
+    known: set[Value] = set()
+    first: list[TaskStep] = []
+    rest: list[TaskStep] = []
+    for step in steps:
+        early = isinstance(step, Load) and (step.operand.index is None or step.operand.index in known)
+        if isinstance(step, Load) and early:
+            known.add(step.out)
+        (first if early else rest).append(step)
+    return first + rest
 
 
 def _condition(place: int, live: int, end: str) -> str:

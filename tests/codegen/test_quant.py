@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelweld.codegen.emit import emit
 from kernelweld.codegen.interpreter import interpreting
-from kernelweld.codegen.launch import choose
 from kernelweld.codegen.task import Apply, TaskStep, Value
 from kernelweld.ir import Quant, QuantScale
 
@@ -134,19 +134,52 @@ def test_every_code_is_reached_and_ties_go_to_even(lab: Any, device: str) -> Non
     check(lab, "e4m3", row)
 
 
-@pytest.mark.parametrize(("groups", "warps"), [(56, 16), (3, 4)])
-def test_groups_of_a_wide_row_get_more_warps(lab: Any, groups: int, warps: int) -> None:
-    """Measured at 7168 elements in groups of 128; narrow rows keep the fewest warps."""
-    scale_word, code_word = SCHEMES["e4m3"]
-    x = torch.randn(1, groups, 128)
-    outputs = {"scale": torch.empty(1, groups, 1), "codes": torch.empty(1, groups, 128, dtype=E4M3)}
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
+@pytest.mark.parametrize("scheme", ["e4m3 floor of amax", "int8"])
+def test_values_beside_ties(lab: Any, device: str, scheme: str, dtype: torch.dtype) -> None:
+    """Rows of any scale whose elements lie as near to the ties of codes as their type allows."""
+    torch.manual_seed(1)
+    limit = SCHEMES[scheme][0].limit
+    largest = (torch.rand(64, 1) + 0.5) * 2.0 ** torch.randint(-6, 6, (64, 1))
+    largest = largest.to(dtype).double()
+    codes = torch.arange(127, dtype=torch.uint8).view(E4M3).double() if limit == 448 else torch.arange(127.0)
+    ties = (codes[1:] + codes[:-1]).double() / 2
+    rows = torch.cat([ties, -ties]) * (largest.float() / limit).double()
+    check(lab, scheme, torch.cat([largest, rows], -1).to(dtype).to(device))
+
+
+def source_of(lab: Any, scheme: str, dtype: torch.dtype, own: bool = True) -> str:
+    scale_word, code_word = SCHEMES[scheme]
+    inputs = {"x": torch.randn(2, 128).to(dtype), **({} if own else {"given": torch.rand(2, 1)})}
+    outputs = {"scale": torch.empty(2, 1), "codes": torch.empty(2, 128, dtype=code_word.dtype)}
 
     def steps(v: Mapping[str, Value]) -> Sequence[TaskStep]:
         return (
             Apply((v["scale"],), scale_word, (v["x"], None)),
-            Apply((v["codes"],), code_word, (v["x"], v["scale"])),
+            Apply((v["codes"],), code_word, (v["x"], v.get("given", v["scale"]))),
         )
 
-    task = lab.task(steps, {"x": x}, outputs, (1,), groups)
-    program = lab.program({"x": x, **outputs}, tuple(outputs), task)
-    assert choose(program).num_warps == warps
+    task = lab.task(steps, inputs, outputs, (2,))
+    source = emit(lab.program({**inputs, **outputs}, tuple(outputs), task)).source
+    return source[source.index("# quant{") :]
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(bf16, 1), (f16, 1), (f32, 2)], ids=str)
+def test_one_reciprocal_serves_a_row(lab: Any, dtype: torch.dtype, steps: int) -> None:
+    text = source_of(lab, "e4m3 floor of amax", dtype)
+    assert text.count("tl.div_rn(1.0, ") == text.count("div_rn") == 1
+    assert text.count("corrected(") == steps
+    assert "tl.minimum" not in text  # nothing exceeds the largest code
+
+
+def test_the_inverse_of_a_power_of_two_needs_no_correction(lab: Any) -> None:
+    text = source_of(lab, "e4m3 ue8m0", f32)
+    assert text.count("div_rn") == 1 and "corrected" not in text
+
+
+@pytest.mark.parametrize(("scheme", "own"), [("e4m3", True), ("e4m3 floor of amax", False)])
+def test_a_scale_that_may_be_any_number_divides_each_element(lab: Any, scheme: str, own: bool) -> None:
+    text = source_of(lab, scheme, bf16, own)
+    assert "corrected" not in text and "tl.div_rn(x_tile, " in text
+    assert "tl.minimum" in text
