@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
-from torch._inductor import inductor_prims
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -18,17 +17,12 @@ from kernelweld.codegen.cache import load
 from kernelweld.codegen.emit import Kernel, emit
 from kernelweld.codegen.task import WeldProgram, free_symbols
 from kernelweld.passes.contraction import escaping
-from kernelweld.passes.launches.traits import Trait, trait_of
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
 from kernelweld.passes.tasks.held import physical_order
 from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
-
-#: Values that Inductor computes again for each reader that it cannot fuse with, and views.
-_RECOMPUTED = frozenset({Trait.ELEMENTWISE, Trait.INDEXED})
-_VIEWS = frozenset({Trait.SAME, Trait.PART})
 
 #: Whether Inductor holds the kernel's arguments to the strides recorded for them (torch 2.13); before,
 #: only to their order.
@@ -50,7 +44,6 @@ class Launcher:
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self._symbols = SymbolNodes(graph)
-        self._copies: dict[fx.Node, fx.Node] = {}
 
     def insert(self, weld: Weld) -> None:
         """One kernel call for ``weld``, after the last of its steps."""
@@ -65,9 +58,7 @@ class Launcher:
 
     def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
         buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}
-        kwargs: dict[str, fx.Node | int] = {
-            name: self._in_memory(node) for node, name in arguments.inputs.items()
-        }
+        kwargs: dict[str, fx.Node | int] = {name: node for node, name in arguments.inputs.items()}
         kwargs.update(buffers)
         known = {symbol.name: symbol for task in program.tasks for symbol in free_symbols(task)}
         kwargs.update({name: self._symbols.node(known[name]) for name in kernel.symbols})
@@ -91,21 +82,6 @@ class Launcher:
         ) in arguments.inputs:  # the kernel was generated for these strides: Inductor must not pad them
             node.meta["dislike_padding"] = True
         return call
-
-    def _in_memory(self, node: fx.Node) -> fx.Node:
-        """``node``, or for several readers its only copy: Inductor would compute what it has not written
-        again for each kernel.
-        """
-        if node in self._copies:
-            return self._copies[node]
-        if _readers(node) < 2 or not _is_recomputed(node) or not node.meta["val"].is_contiguous():
-            return node
-        with self._graph.inserting_after(node):
-            strides = self._sizes(node.meta["val"].stride())
-            copy = self._graph.call_function(inductor_prims.force_stride_order, (node, strides))
-        copy.meta = dict(node.meta)
-        self._copies[node] = copy
-        return copy
 
     def _buffer(self, node: fx.Node) -> fx.Node:
         """A fresh buffer, dense in the physical order of ``node``."""
@@ -148,15 +124,3 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
-
-
-def _is_recomputed(node: fx.Node) -> bool:
-    """Whether Inductor keeps ``node`` as an expression rather than in memory."""
-    while node.op == "call_function" and trait_of(node) in _VIEWS:
-        node = node.all_input_nodes[0]
-    return node.op == "call_function" and trait_of(node) in _RECOMPUTED
-
-
-def _readers(node: fx.Node) -> int:
-    """How many calls read ``node``, itself or through views."""
-    return sum(_readers(user) if trait_of(user) in _VIEWS else 1 for user in node.users)

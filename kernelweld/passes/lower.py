@@ -15,6 +15,7 @@ from kernelweld.ir.word import Word
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.launcher import Launcher
 from kernelweld.passes.restore import inline_reference, restore_all
+from kernelweld.passes.shared_inputs import write_shared_inputs
 from kernelweld.passes.weld import Weld, WeldPlan
 
 TARGETS = ("auto", "triton", "reference")
@@ -44,6 +45,7 @@ class LowerPass(Pass):
         _launch(gm, kernels)
         _inline(gm, [weld for weld in plan.welds if weld not in kernels])
         restored = restore_all(gm)
+        write_shared_inputs(gm.graph)
         gm.graph.eliminate_dead_code()
         gm.graph.lint()
         return PassResult(modified=bool(plan.welds) or restored > 0, count=len(plan.welds))

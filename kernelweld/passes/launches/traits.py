@@ -66,6 +66,7 @@ TRAITS: Mapping[object, Trait] = _table(
             aten.view.default,
             aten._unsafe_view.default,
             aten.lift_fresh_copy.default,
+            inductor_prims.force_stride_order,
         ),
     ),
     (
