@@ -45,11 +45,12 @@ def next_power_of_two(x):
     return tl.where(x < float("inf"), bits.to(tl.float32, bitcast=True), x)
 """
 
-# The remainder has the sign that keeps a zero's: 0 * s - 0 is +0, and +0 times a negative number -0.
+# The remainder has the sign that keeps a zero's: 0 * s - 0 is +0, and +0 times a negative number -0. Triton
+# 3.6 writes a minus as a subtraction from zero, which makes +0 of the inverse of infinity: hence the products.
 _CORRECTED = """@triton.jit
 def corrected(quotient, x, scale, inverse):
     # x / scale, closer than quotient: less the remainder times 1 / scale
-    return tl.fma(tl.fma(quotient, scale, -x), -inverse, quotient)
+    return tl.fma(tl.fma(quotient, scale, x * -1.0), inverse * -1.0, quotient)
 """
 
 _FINITE_OR_ZERO = """@triton.jit
