@@ -46,7 +46,7 @@ def next_power_of_two(x):
 """
 
 # The remainder has the sign that keeps a zero's: 0 * s - 0 is +0, and +0 times a negative number -0. Triton
-# 3.6 writes a minus as a subtraction from zero, which makes +0 of the inverse of infinity: hence the products.
+# 3.6 writes a minus as a subtraction from zero, and -(1 / inf) would be +0: hence the products.
 _CORRECTED = """@triton.jit
 def corrected(quotient, x, scale, inverse):
     # x / scale, closer than quotient: less the remainder times 1 / scale

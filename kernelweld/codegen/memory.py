@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from kernelweld.codegen.expressions import ZERO, product, spell, total
+from kernelweld.codegen.expressions import ZERO, factor, product, spell, total
 from kernelweld.codegen.layout import Partition
 from kernelweld.codegen.piece import Piece
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.rows import INT32_LIMIT
 from kernelweld.codegen.scope import WHOLE, Scope
 from kernelweld.codegen.spelling import grouped, is_float, triton_dtype
-from kernelweld.codegen.task import Load, Operand, Store
+from kernelweld.codegen.task import Index, Load, Operand, Store
 from kernelweld.codegen.tile import Tile, combine
 
 
@@ -56,7 +56,7 @@ def emit_store(scope: Scope, step: Store) -> None:
         tiles = [_filled(scope, scope.tile(step.value, piece), piece) for piece in access.pieces]
         if any(tile.rows for tile in tiles) and not rows:
             raise Refused(f"output `{step.operand.name}` is the same for all rows, but its value is not")
-        mask = _mask(scope, rows, access.whole.count)
+        mask = _mask(scope, rows, access.whole.count, step.operand.indices)
         guard = f", mask={mask}" if mask else ""
         value = tiles[0] if len(tiles) == 1 else _joined(scope, tiles, access.whole)
         address = _address(scope, step.operand, access.whole)
@@ -101,7 +101,7 @@ def _joined(scope: Scope, tiles: Sequence[Tile], whole: Piece) -> Tile:
 
 def _varies(scope: Scope, operand: Operand) -> bool:
     """Whether the operand differs along the first axis of a tile."""
-    if operand.index is not None and scope.tile(operand.index, WHOLE).rows:
+    if any(scope.tile(index.value, WHOLE).rows for index in operand.indices):
         return True
     if scope.frame.task.heads > 1:
         return bool(operand.head_stride != 0)
@@ -115,9 +115,7 @@ def _base(scope: Scope, operand: Operand) -> tuple[str, bool]:
     if scope.frame.task.heads > 1 and operand.head_stride != 0:
         head = f"{scope.head()}.to(tl.int64)" if scope.frame.domain.wide else scope.head()
         terms.append(product(head, operand.head_stride))
-    if operand.index is not None:
-        index = f"{scope.tile(operand.index, WHOLE).text}.to(tl.int64)"
-        terms.append(product(index, operand.index_stride))
+    terms += [term for index in operand.indices for term in _steps(scope, index)]
     tiled = bool(terms)
     if not isinstance(operand.offset, sympy.Integer):
         terms.append(f"tl.cast({spell(operand.offset)}, tl.int64)")
@@ -139,8 +137,39 @@ def _address(scope: Scope, operand: Operand, piece: Piece) -> str:
     return total(base, start, product(lane, sympy.expand(stride * piece.step)) or f"{lane} * 0")
 
 
-def _mask(scope: Scope, rows: bool, count: int) -> str | None:
-    masks = [scope.in_columns(count)]
+def _place(scope: Scope, index: Index) -> str:
+    """An index in 64 bits, counted from the start."""
+    place = f"{grouped(scope.tile(index.value, WHOLE).text)}.to(tl.int64)"
+    if not index.wraps:
+        return place
+    place = scope.shared(f"{index.value.name}_i64", place)
+    end = factor(sympy.prod(index.sizes))
+    return scope.shared(f"{index.value.name}_place", f"tl.where({place} < 0, {place} + {end}, {place})")
+
+
+def _steps(scope: Scope, index: Index) -> list[str | None]:
+    """What an index adds to an address: a slot is one product where blocks follow each other in memory."""
+    place, (outer, *inner) = _place(scope, index), index.strides
+    if not inner:
+        return [product(place, outer)]
+    block = index.sizes[1]
+    if sympy.expand(outer - inner[0] * block) == 0:
+        return [product(place, inner[0])]
+    slot = scope.shared(f"{index.value.name}_slot", place)
+    parts = ((f"{slot} // {factor(block)}", outer), (f"{slot} % {factor(block)}", inner[0]))
+    return [product(f"({text})", stride) for text, stride in parts]
+
+
+def _exists(scope: Scope, index: Index) -> str | None:
+    """The mask of the rows whose place exists."""
+    if not index.sizes:
+        return None
+    place, end = _place(scope, index), factor(sympy.prod(index.sizes))
+    return scope.shared(f"{index.value.name}_exists", f"({place} >= 0) & ({place} < {end})")
+
+
+def _mask(scope: Scope, rows: bool, count: int, indices: Sequence[Index] = ()) -> str | None:
+    masks = [scope.in_columns(count), *(_exists(scope, index) for index in indices)]
     if rows:
         masks = [scope.in_rows(), scope.in_heads(), *masks]
     present = [m for m in masks if m is not None]

@@ -60,9 +60,9 @@ def _check_width(value: Value, heads: int) -> None:
 
 def inputs(step: TaskStep) -> Iterator[Value]:
     """The values that ``step`` reads."""
-    if isinstance(step, Load) and step.operand.index is not None:
-        yield step.operand.index
-    elif isinstance(step, (Apply, Elementwise)):
+    if isinstance(step, (Load, Store)):
+        yield from (index.value for index in step.operand.indices)
+    if isinstance(step, (Apply, Elementwise)):
         yield from (value for value in step.ins if isinstance(value, Value))
     elif isinstance(step, (Store, Reduce, Slice)):
         yield step.value

@@ -79,4 +79,4 @@ def _may_overflow(task: RowTask, operand: Operand, width: int) -> bool:
         (sympy.Integer(width), operand.feature_stride),
     ]
     last = operand.offset + sum((size - 1) * abs(stride) for size, stride in extents)
-    return operand.index is not None or not isinstance(last, sympy.Integer) or int(last) >= INT32_LIMIT
+    return bool(operand.indices) or not isinstance(last, sympy.Integer) or int(last) >= INT32_LIMIT

@@ -8,6 +8,7 @@ symbols become integer kernel arguments.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import sympy
@@ -28,14 +29,30 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Index:
+    """A place known only at run time: ``value`` (an integer of width 1, loaded or computed before) times its
+    stride is added to the address.
+
+    With two ``strides`` the value is a slot of blocks: ``value // sizes[1]`` blocks and ``value % sizes[1]``
+    within. With ``sizes`` the places are 0 to their product - 1, and what is stored anywhere else is not
+    stored at all; with ``wraps`` those below zero are counted from the end first. Without ``sizes`` every
+    place exists.
+    """
+
+    value: Value
+    strides: tuple[sympy.Expr, ...]
+    sizes: tuple[sympy.Expr, ...] = ()
+    wraps: bool = False
+
+
+@dataclass(frozen=True)
 class Operand:
     """A tensor in memory as one task sees it.
 
     ``name`` is the kernel argument (several operands may view the same argument at different offsets).
     The address of an element is ``offset + sum(row_index[i] * row_strides[i]) + head * head_stride +
     feature * feature_stride``. A stride of 0 broadcasts; a ``feature_stride`` of 0 with ``width`` 1 is a
-    scalar per row. With ``index`` (an integer value of width 1, loaded or computed before) the address
-    also has ``index * index_stride``: a row gathered from a table.
+    scalar per row. With ``indices`` it is a row gathered from a table, or scattered to a cache.
     """
 
     name: str
@@ -44,8 +61,7 @@ class Operand:
     feature_stride: sympy.Expr
     head_stride: sympy.Expr = field(default=sympy.Integer(0))
     offset: sympy.Expr = field(default=sympy.Integer(0))
-    index: Value | None = None
-    index_stride: sympy.Expr = field(default=sympy.Integer(0))
+    indices: tuple[Index, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,6 +169,11 @@ def free_symbols(task: RowTask) -> frozenset[sympy.Symbol]:
     strides = [
         expr
         for o in operands
-        for expr in (*o.row_strides, o.feature_stride, o.head_stride, o.offset, o.index_stride)
+        for expr in (*o.row_strides, o.feature_stride, o.head_stride, o.offset, *_of_indices(o))
     ]
     return frozenset(symbol for expr in (*task.rows, *strides) for symbol in expr.free_symbols)
+
+
+def _of_indices(operand: Operand) -> Iterator[sympy.Expr]:
+    for index in operand.indices:
+        yield from (*index.strides, *index.sizes)

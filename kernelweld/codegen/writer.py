@@ -112,10 +112,11 @@ def loads_first(steps: Sequence[TaskStep]) -> list[TaskStep]:
     first: list[TaskStep] = []
     rest: list[TaskStep] = []
     for step in steps:
-        early = isinstance(step, Load) and (step.operand.index is None or step.operand.index in known)
-        if isinstance(step, Load) and early:
+        if isinstance(step, Load) and known.issuperset(index.value for index in step.operand.indices):
             known.add(step.out)
-        (first if early else rest).append(step)
+            first.append(step)
+        else:
+            rest.append(step)
     return first + rest
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from kernelweld.ir.cache_write import CacheWrite
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
@@ -33,6 +34,7 @@ WORDS: tuple[type[Word], ...] = (
     GateMul,
     QuantScale,
     Quant,
+    CacheWrite,
 )
 
 Step = Word | Pointwise | RowReduce

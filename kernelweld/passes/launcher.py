@@ -20,6 +20,7 @@ from kernelweld.passes.contraction import escaping
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
 from kernelweld.passes.tasks.held import physical_order
+from kernelweld.passes.tasks.views import base_of, is_view
 from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
@@ -33,9 +34,10 @@ def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
     """The row tasks of a weld and the tensors behind their arguments."""
     arguments = Arguments()
     tasks = tuple(build_task(c.steps, escaping(c.steps), arguments) for c in weld.chains)
-    named = {**arguments.inputs, **arguments.outputs}
+    named = {**arguments.inputs, **arguments.outputs, **arguments.caches}
     tensors = tuple((name, node.meta["val"].dtype) for node, name in named.items())
-    return WeldProgram(weld.name, tasks, tensors, tuple(arguments.outputs.values())), arguments
+    written = (*arguments.outputs.values(), *arguments.caches.values())
+    return WeldProgram(weld.name, tasks, tensors, written), arguments
 
 
 class Launcher:
@@ -53,13 +55,16 @@ class Launcher:
             call = self._call(kernel, program, arguments)
             for node, name in arguments.outputs.items():
                 self._take_over(call, node, name)
+            for node, name in arguments.caches.items():
+                self._update(call, node, name)
         for node in sorted(weld.steps, reverse=True):
             self._erase(node)
 
     def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
         buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}
         kwargs: dict[str, fx.Node | int] = {name: node for node, name in arguments.inputs.items()}
-        kwargs.update(buffers)
+        caches = {name: base_of(node.args[0]) for node, name in arguments.caches.items()}  # type: ignore[arg-type]
+        kwargs.update(buffers | caches)
         known = {symbol.name: symbol for task in program.tasks for symbol in free_symbols(task)}
         kwargs.update({name: self._symbols.node(known[name]) for name in kernel.symbols})
         call = self._graph.call_function(
@@ -71,10 +76,10 @@ class Launcher:
                 "grid": [(self._symbols.node(kernel.grid), 1, 1)],
                 "tma_descriptor_metadata": {},
                 "kwargs": kwargs,
-                "tensors_to_clone": list(buffers),
+                "tensors_to_clone": [*buffers, *caches],
             },
         )
-        call.meta["val"] = {name: buffer.meta["val"] for name, buffer in buffers.items()}
+        call.meta["val"] = {name: node.meta["val"] for name, node in (buffers | caches).items()}
         if _KEEPS_STRIDES:
             call.meta["eager_input_vals"] = ((), fx.node.map_arg(call.kwargs, lambda n: n.meta["val"]))
         for (
@@ -115,6 +120,19 @@ class Launcher:
                 result.meta[key] = call.meta[key] = node.meta[key]
         node.replace_all_uses_with(result)
 
+    def _update(self, call: fx.Node, node: fx.Node, name: str) -> None:
+        """The written cache in place of ``node``, through the views that lead to the part that it writes."""
+        result = self._graph.call_function(operator.getitem, (call, name))
+        result.meta["val"] = call.meta["val"][name]
+        base, part = base_of(node.args[0]), result  # type: ignore[arg-type]
+        for view in _views(node.args[0], base):  # type: ignore[arg-type]
+            part = self._graph.node_copy(view, {view.args[0]: part}.get)
+        for key in ("stack_trace", "nn_module_stack"):
+            if key in node.meta:
+                result.meta[key] = call.meta[key] = node.meta[key]
+        node.replace_all_uses_with(part)
+        _copy_back(base, result)
+
     def _erase(self, node: fx.Node) -> None:
         """Erases a welded step with the views that only carried its value on to other steps."""
         for user in list(node.users):
@@ -124,3 +142,28 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
+
+
+def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
+    """The views from ``base`` to ``node``, in order."""
+    found: list[fx.Node] = []
+    while node is not base:
+        found.insert(0, node)
+        node = node.args[0]  # type: ignore[assignment]
+    return found
+
+
+def _copy_back(cache: fx.Node, result: fx.Node) -> None:
+    """Lets the copy into the input ``cache`` at the end of the graph read the kernel's result itself, not a
+    view that comes to the same: only then does Inductor write in place.
+    """
+    value = cache.meta["val"]
+    for copy in list(cache.users):
+        if copy.target is not aten.copy_.default or copy.args[0] is not cache:
+            continue
+        source: fx.Node = copy.args[1]  # type: ignore[assignment]
+        found, same = source.meta["val"], source
+        while same is not result and is_view(same) and same.target is not aten.clone.default:
+            same = same.args[0]  # type: ignore[assignment]
+        if same is result and found.shape == value.shape and found.stride() == value.stride():
+            copy.args = (cache, result)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from kernelweld.errors import UnknownName
-from kernelweld.ir import step_of, word_of
+from kernelweld.ir import CacheWrite, step_of, word_of
 from kernelweld.ir.word import Word
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.launcher import Launcher
@@ -66,5 +66,7 @@ def _inline(gm: fx.GraphModule, welds: Sequence[Weld]) -> None:
     for weld in welds:
         for node in weld.steps:
             word = step_of(node)
+            if isinstance(word, CacheWrite):  # its own nodes write in place, which the reference does not
+                continue
             if isinstance(word, Word) and word_of(node) is not None:
                 inline_reference(gm.graph, node, word)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import fx
 
 from kernelweld.passes.contraction import Contraction, producers
+from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.weld import Chain
 
 
@@ -36,8 +37,9 @@ def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple
 
 
 def _joins(contraction: Contraction, pack: Sequence[Chain], chain: Chain) -> bool:
-    """Whether the chain can run together with the pack: neither reaches the other."""
-    return contraction.is_convex({n for member in (*pack, chain) for n in member.steps})
+    """Whether the chain can run together with the pack: neither reaches the other, nor its caches."""
+    steps = {n for member in (*pack, chain) for n in member.steps}
+    return clash(steps) is None and contraction.is_convex(steps)
 
 
 def _levels(graph: fx.Graph, contraction: Contraction) -> Mapping[fx.Node, int]:

@@ -18,6 +18,7 @@ from kernelweld.passes.chaining import Chainer
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
 from kernelweld.passes.tasks.axes import DomainMismatch
+from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.worth import Worth, weigh
 
@@ -64,6 +65,8 @@ def _is_named(chain: Chain) -> bool:
 
 def _refusal(chain: Chain) -> str | None:
     """Why no kernel can be generated for a chain, None if one can."""
+    if (reason := clash(chain.steps)) is not None:
+        return reason
     try:
         emit(program_of(Weld(weld_name((chain,)), (chain,)))[0])
     except (CodegenFailed, DomainMismatch) as error:

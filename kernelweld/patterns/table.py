@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from kernelweld.patterns.cache_write import CacheWritePattern
 from kernelweld.patterns.gate_mul import GateMulPattern
 from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
@@ -30,6 +31,7 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             GateMulPattern,
             QuantScalePattern,
             QuantPattern,
+            CacheWritePattern,
             ResidualAddPattern,
         )
     }

@@ -18,6 +18,7 @@ from kernelweld.codegen.task import (
     Apply,
     Concat,
     Elementwise,
+    Index,
     Load,
     Operand,
     RowTask,
@@ -282,8 +283,7 @@ def test_cosines_gathered_from_a_cache(lab: Any) -> None:
             bf16,
             (sympy.Integer(0),),
             sympy.Integer(1),
-            index=v["positions"],
-            index_stride=sympy.Integer(64),
+            indices=(Index(v["positions"], (sympy.Integer(64),)),),
         )
         return (
             Load(row, gathered),

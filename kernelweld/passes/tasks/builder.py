@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 from torch import fx
@@ -12,6 +12,7 @@ from kernelweld.codegen.task import (
     Apply,
     Concat,
     Elementwise,
+    Index,
     Load,
     Operand,
     Reduce,
@@ -21,25 +22,26 @@ from kernelweld.codegen.task import (
     TaskStep,
     Value,
 )
-from kernelweld.ir import Pointwise, RowReduce, Word, step_of
+from kernelweld.ir import CacheWrite, Pointwise, RowReduce, Word, step_of
 from kernelweld.ir.origin import sources_of
 from kernelweld.passes.tasks.axes import Axis, DomainMismatch
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
-from kernelweld.passes.tasks.held import Access, write_access
+from kernelweld.passes.tasks.held import Access, slot_access, write_access
 from kernelweld.passes.tasks.landing import landing
 from kernelweld.passes.tasks.layout import Layout, lay_out
 from kernelweld.passes.tasks.steps import operands_of
-from kernelweld.passes.tasks.views import expression
+from kernelweld.passes.tasks.views import expression, sizes_of
 
 
 @dataclass
 class Arguments:
     """The tensor arguments of one kernel: each input or output node has one name, shared by all tasks
-    of the weld.
+    of the weld. ``caches`` are those of cache writes, by the write.
     """
 
     inputs: dict[fx.Node, str] = field(default_factory=dict)
     outputs: dict[fx.Node, str] = field(default_factory=dict)
+    caches: dict[fx.Node, str] = field(default_factory=dict)
 
     def read(self, node: fx.Node, role: str) -> str:
         """The argument for an input, named after the role it plays first."""
@@ -53,8 +55,14 @@ class Arguments:
             self.outputs[node] = self._unique(f"{role}_out")
         return self.outputs[node]
 
+    def update(self, write: fx.Node) -> str:
+        """The argument for the cache that ``write`` writes to."""
+        if write not in self.caches:
+            self.caches[write] = self._unique("cache")
+        return self.caches[write]
+
     def _unique(self, role: str) -> str:
-        taken = {*self.inputs.values(), *self.outputs.values()}
+        taken = {*self.inputs.values(), *self.outputs.values(), *self.caches.values()}
         name = f"{role}_ptr"
         count = 1
         while name in taken:
@@ -84,6 +92,10 @@ class _Assembly:
 
     def task(self, escaping: Collection[fx.Node]) -> RowTask:
         for node in self.layout.steps:
+            word = step_of(node)
+            if isinstance(word, CacheWrite):
+                self._scatter(node, word)
+                continue
             self._step(node)
             if node in escaping:
                 self._store(node)
@@ -163,6 +175,19 @@ class _Assembly:
         name = self.arguments.write(place, _kind(node))
         self.steps.append(Store(self.values[node], self._address(write_access(place, held.dims), name)))
 
+    def _scatter(self, node: fx.Node, word: CacheWrite) -> None:
+        """Stores rows at places of a cache."""
+        cache, value, *places = operands_of(node)
+        assert isinstance(cache, fx.Node) and isinstance(places[0], fx.Node)
+        row = self._operand(node, 1, value)
+        indices = [self._operand(node, i, p) for i, p in enumerate(places, 2) if p is not None]
+        assert isinstance(row, Value)
+        dims, rank = self.layout.held[node].dims, len(sizes_of(places[0]))
+        kept = [dim for dim in range(len(sizes_of(cache))) if dim not in word.dims]
+        access = slot_access(cache, (*dims[: word.place], *dims[word.place + rank :]), kept)
+        operand = self._address(access, self.arguments.update(node))
+        self.steps.append(Store(row, replace(operand, indices=_indices(cache, word, indices))))
+
     def _address(self, access: Access, name: str) -> Operand:
         strides = access.stride_of(self.layout.space)
         feature = self.domain.feature_of(self.layout.space, access.dims)
@@ -199,3 +224,14 @@ def _slice_bounds(node: fx.Node) -> tuple[int, int, int]:
     bounds = [int(b) for b in node.args[2:]]  # type: ignore[arg-type]
     start, stop = (min(b + width if b < 0 else b, width) for b in bounds[:2])
     return start, stop, bounds[2] if len(bounds) > 2 else 1
+
+
+def _indices(cache: fx.Node, word: CacheWrite, values: Sequence[object]) -> tuple[Index, ...]:
+    """The indices of a cache write: one for each dimension, or one of slots for both."""
+    sizes, strides = sizes_of(cache), [expression(s) for s in cache.meta["val"].stride()]
+    groups = [word.dims] if len(values) == 1 else [(dim,) for dim in word.dims]
+    return tuple(
+        Index(value, tuple(strides[d] for d in dims), tuple(sizes[d] for d in dims), word.negative == "end")
+        for value, dims in zip(values, groups, strict=True)
+        if isinstance(value, Value)
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from kernelweld.ir import Quant, Rope, step_of
+from kernelweld.ir import CacheWrite, Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
@@ -50,6 +50,8 @@ class Layout:
         it is outside.
         """
         if node in self.held:
+            if isinstance(step_of(node), CacheWrite):
+                raise DomainMismatch("a cache that the chain writes is read by the chain")
             return self.held[node]
         if not (is_view(node) or is_feature_slice(node)):
             return None
@@ -71,6 +73,8 @@ class Layout:
     def _step_dims(self, node: fx.Node) -> Dims:
         """The dimensions of a step's iteration space; every operand inside the chain is unified with them."""
         step = step_of(node)
+        if isinstance(step, CacheWrite):
+            return self._write_dims(node, step)
         tensors = [o for o in operands_of(node) if isinstance(o, fx.Node)]
         whole = need_of(step) is not Need.NOTHING
         sizes = sizes_of(tensors[0]) if whole else sizes_of(node)
@@ -81,6 +85,17 @@ class Layout:
         if whole:
             self._demand(node, need_of(step), dims[-1])
         return self._result_dims(node, dims)
+
+    def _write_dims(self, node: fx.Node, step: CacheWrite) -> Dims:
+        """A cache write walks the rows it writes; the cache itself is only an address."""
+        _, value, index, *_ = operands_of(node)
+        assert isinstance(value, fx.Node) and isinstance(index, fx.Node)
+        dims = tuple(self.space.fresh(size) for size in sizes_of(value))
+        self._join(node, value, dims)
+        for place in operands_of(node)[2:]:
+            if isinstance(place, fx.Node):
+                self._join(node, place, dims[step.place : step.place + len(sizes_of(index))])
+        return dims
 
     def _table_dims(self, table: fx.Node, dims: Dims) -> Dims:
         """A table of cosines or sines has the rows of the step, and a last dimension of its own."""
@@ -102,7 +117,7 @@ class Layout:
             self._meet(operand, access)
             self.reads[node, operand] = access
             return
-        if operand.meta["val"].dtype not in DTYPES:
+        if operand.meta["val"].dtype not in DTYPES and not isinstance(step_of(node), CacheWrite):
             raise DomainMismatch("codes are rounded when they are stored, so no step can read them before")
         aligned = dims[len(dims) - len(inner.dims) :]
         for mine, own in zip(aligned, inner.dims, strict=True):
@@ -150,7 +165,7 @@ def check_dtypes(node: fx.Node) -> None:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise DomainMismatch("an operand is not a tensor")
-    if value.dtype not in DTYPES and not isinstance(step_of(node), Quant):
+    if value.dtype not in DTYPES and not isinstance(step_of(node), (Quant, CacheWrite)):
         raise DomainMismatch(
             f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks"
         )

@@ -9,7 +9,17 @@ from enum import Enum
 import torch
 from torch import fx
 
-from kernelweld.ir import GateMul, Pointwise, Quant, ResidualAdd, Rope, RopeTable, RowReduce, step_of
+from kernelweld.ir import (
+    CacheWrite,
+    GateMul,
+    Pointwise,
+    Quant,
+    ResidualAdd,
+    Rope,
+    RopeTable,
+    RowReduce,
+    step_of,
+)
 from kernelweld.ir.vocabulary import Step
 
 aten = torch.ops.aten
@@ -49,7 +59,7 @@ def is_step(node: fx.Node) -> bool:
 
 def need_of(step: Step | None) -> Need:
     """The need of a step; None stands for a concatenation."""
-    if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant)):
+    if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant, CacheWrite)):
         return Need.NOTHING
     return Need.SINGLE if step is None or isinstance(step, Rope) else Need.WHOLE
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx
@@ -11,9 +13,11 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.run import launch_direct
+from kernelweld.ir import CacheWrite, word_of
 from kernelweld.passes.example_inputs import concrete, example_inputs
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.tasks.held import physical_order
+from kernelweld.passes.tasks.views import base_of
 from kernelweld.passes.verification.contract import ErrorReport, compare
 from kernelweld.passes.verification.truth import original_graph, run_float64
 from kernelweld.passes.weld import Weld
@@ -43,19 +47,51 @@ def check_weld(weld: Weld, seed: int = 0) -> WeldCheck:
 
 def _check(weld: Weld, seed: int) -> WeldCheck:
     program, arguments = program_of(weld)
-    outputs = list(arguments.outputs)
-    inputs = list(arguments.inputs)
-    gm = original_graph(weld.steps, inputs, outputs)
+    outputs, caches = list(arguments.outputs), list(arguments.caches)
+    inputs = list(dict.fromkeys([*arguments.inputs, *map(_cache_of, caches)]))
+    gm = original_graph(weld.steps, inputs, [*outputs, *caches])
     drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=True))
+    drawn |= {index: places for write in caches for index, places in _places(write, seed)}
     values = list(drawn.values())
     original, truth = gm(*values), run_float64(gm, values)
     buffers = [_buffer(node) for node in outputs]
     tensors = {name: drawn[node] for node, name in arguments.inputs.items()}
     tensors.update({arguments.outputs[node]: buffer for node, buffer in zip(outputs, buffers, strict=True)})
+    written = {write: drawn[_cache_of(write)].clone() for write in caches}  # type: ignore[union-attr]
+    tensors.update({arguments.caches[write]: cache for write, cache in written.items()})
     launch_direct(emit(program), tensors, _sizes(weld))  # type: ignore[arg-type]
     logical = [_logical(node, buffer) for node, buffer in zip(outputs, buffers, strict=True)]
-    names = [arguments.outputs[node].removesuffix("_ptr") for node in outputs]
+    logical += [_part(write, cache) for write, cache in written.items()]
+    names = [name.removesuffix("_ptr") for name in (*arguments.outputs.values(), *arguments.caches.values())]
     return WeldCheck(weld.name, tuple(map(compare, names, logical, original, truth)))
+
+
+def _cache_of(write: fx.Node) -> fx.Node:
+    return base_of(write.args[0])  # type: ignore[arg-type]
+
+
+def _part(write: fx.Node, cache: torch.Tensor) -> torch.Tensor:
+    """The part of ``cache`` that ``write`` sees."""
+    value = write.args[0].meta["val"]  # type: ignore[union-attr]
+    shape, strides = map(concrete, value.shape), map(concrete, value.stride())
+    return cache.as_strided(list(shape), list(strides), concrete(value.storage_offset()))
+
+
+def _places(write: fx.Node, seed: int) -> Iterator[tuple[fx.Node, torch.Tensor]]:
+    """Places of a cache write, no two of them the same, for its indices that are inputs of the weld."""
+    word, (cache, _, *indices) = cast(CacheWrite, word_of(write)), write.args
+    shape = [concrete(size) for size in cache.meta["val"].shape]  # type: ignore[union-attr]
+    sizes = [shape[dim] for dim in word.dims]
+    generator = torch.Generator().manual_seed(seed)
+    first = indices[0].meta["val"]  # type: ignore[union-attr]
+    count = math.prod(concrete(size) for size in first.shape)
+    slots = torch.randperm(math.prod(sizes), generator=generator)[:count]
+    by_slot = indices[-1] is None or len(sizes) == 1
+    places = (slots,) if by_slot else (slots // sizes[1], slots % sizes[1])
+    for index, place in zip(indices, places, strict=False):
+        assert isinstance(index, fx.Node)
+        value = index.meta["val"]
+        yield index, place.to(value.dtype).to(value.device).reshape([concrete(s) for s in value.shape])
 
 
 def _buffer(node: fx.Node) -> torch.Tensor:

@@ -1,0 +1,93 @@
+"""Cache writes in FX: an ``index_put`` into a graph input whose result is copied back into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.ir.cache_write import CacheWrite
+from kernelweld.patterns.aliasing import storage_root
+from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.ops import Size, argument, aten, dtype_name, dtype_of, is_call, shape_of
+from kernelweld.patterns.pattern import Match
+from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
+
+_INTEGERS = (torch.int64, torch.int32)
+
+
+@dataclass(frozen=True)
+class CacheWritePattern(ReadingPattern):
+    """``cache[index] = value``, ``cache[block, offset] = value``, ``cache.index_copy_(dim, index, value)``:
+    as the compiler sees them, a new value for an input.
+    """
+
+    name: ClassVar[str] = "cache_write"
+    kind: ClassVar[str] = "cache_write"
+    anchors: ClassVar[tuple[OpOverload, ...]] = (aten.index_put.default, aten._unsafe_index_put.default)
+
+    def read(self, anchor: fx.Node) -> Match:
+        cache, given, value = anchor.args[:3]
+        assert isinstance(cache, fx.Node) and isinstance(value, fx.Node) and isinstance(given, (list, tuple))
+        if argument(anchor, 3, "accumulate", False) or not _is_kept(storage_root(cache)):
+            raise something_else(anchor)
+        dims, indices = _indices(anchor, given)
+        place = dims[0] if dims == tuple(range(dims[0], dims[-1] + 1)) else 0
+        _check_value(anchor, cache, value, indices[0], dims, place)
+        cover = Cover()
+        cover.take(anchor)
+        slots = _slots(indices, shape_of(cache)[dims[-1]])
+        if slots is not None:
+            cover.share(*indices)
+            return cover.match(CacheWrite(dims, place), (cache, value, slots, None), anchor)
+        second = indices[1] if len(indices) > 1 else None
+        return cover.match(CacheWrite(dims, place), (cache, value, indices[0], second), anchor)
+
+
+def _is_kept(root: fx.Node) -> bool:
+    """Whether ``root`` is an input that the graph writes a new value to at its end."""
+    return root.op == "placeholder" and any(
+        user.target is aten.copy_.default and user.args[0] is root for user in root.users
+    )
+
+
+def _indices(anchor: fx.Node, given: object) -> tuple[tuple[int, ...], tuple[fx.Node, ...]]:
+    """The indexed dimensions, and their indices: one or two, integers of one shape."""
+    assert isinstance(given, (list, tuple))
+    found = {dim: index for dim, index in enumerate(given) if isinstance(index, fx.Node)}
+    if not 1 <= len(found) <= 2:
+        raise Miss("%{} is indexed in {} dimensions, not in one or two", anchor, anchor, len(found))
+    first = next(iter(found.values()))
+    for index in found.values():
+        if dtype_of(index) not in _INTEGERS:
+            template = "%{} is indexed by %{} of dtype {}, not by places"
+            raise Miss(template, index, anchor, index, dtype_name(dtype_of(index)))
+        if not same_shape(shape_of(index), shape_of(first)):
+            template = "the indices %{} and %{} of %{} have different shapes"
+            raise Miss(template, index, first, index, anchor, stage=NEARLY)
+    return tuple(found), tuple(found.values())
+
+
+def _slots(indices: tuple[fx.Node, ...], block: Size) -> fx.Node | None:
+    """The slots whose blocks and rows within a block ``indices`` are, if they are."""
+    if len(indices) < 2 or not is_call(indices[0], aten.div.Tensor_mode):
+        return None
+    if not is_call(indices[1], aten.remainder.Scalar) or indices[0].kwargs.get("rounding_mode") != "floor":
+        return None
+    (slots, one), (same, other) = indices[0].args, indices[1].args
+    found = slots is same and one == other == block and isinstance(block, int)
+    return slots if found and isinstance(slots, fx.Node) else None
+
+
+def _check_value(
+    anchor: fx.Node, cache: fx.Node, value: fx.Node, index: fx.Node, dims: tuple[int, ...], place: int
+) -> None:
+    rest = [size for dim, size in enumerate(shape_of(cache)) if dim not in dims]
+    expected = (*rest[:place], *shape_of(index), *rest[place:])
+    if not same_shape(shape_of(value), expected):
+        template = "the value %{} is broadcast to the places of %{}"
+        raise Miss(template, value, value, anchor, stage=NEARLY)
