@@ -78,6 +78,53 @@ def group_alone(x: Tensor) -> tuple[Tensor, ...]:
     return per_group(x)
 
 
+HEADS, KV_HEADS, D, ROTARY, BLOCK = 16, 1, 256, 64, 16
+
+
+def partial_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The first ``ROTARY`` elements of each head turned, in halves."""
+    turned, kept = x[..., :ROTARY], x[..., ROTARY:]
+    first, second = turned.chunk(2, -1)
+    swapped = torch.cat((-second, first), -1)
+    return torch.cat((turned * cos[:, None] + swapped * sin[:, None], kept), -1)
+
+
+def gemma_norm(x: Tensor, weight: Tensor) -> Tensor:
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS) * (1.0 + weight.float())).to(x.dtype)
+
+
+def qk_norm_rope_kv(
+    k_cache: Tensor,
+    v_cache: Tensor,
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    """Qwen3.5's attention up to its caches: queries and their gates side by side, norms a head, rotation,
+    keys and values to their pages. The gate is left where it lies, for the product that reads it.
+    """
+    q, k, v = qkv.split([HEADS * 2 * D, KV_HEADS * D, KV_HEADS * D], -1)
+    q = partial_rope(gemma_norm(q.unflatten(-1, (HEADS, 2 * D))[..., :D], q_weight), cos, sin)
+    k = partial_rope(gemma_norm(k.unflatten(-1, (KV_HEADS, D)), k_weight), cos, sin)
+    k_cache.view(-1, KV_HEADS, D)[slots] = k
+    v_cache.view(-1, KV_HEADS, D)[slots] = v.unflatten(-1, (KV_HEADS, D))
+    return q
+
+
+def attention_rows(tokens: int) -> Inputs:
+    """Pages of twice as many slots as tokens, and one decode or prefill step of Qwen3.5 on one rank."""
+    pages = -(-2 * tokens // BLOCK)
+    caches = [torch.randn(pages, BLOCK, KV_HEADS, D, device="cuda").bfloat16() for _ in range(2)]
+    qkv = torch.randn(tokens, (2 * HEADS + 2 * KV_HEADS) * D, device="cuda").bfloat16()
+    weights = [torch.rand(D, device="cuda").bfloat16() for _ in range(2)]
+    tables = [torch.randn(tokens, ROTARY, device="cuda").bfloat16() for _ in range(2)]
+    return (*caches, qkv, *weights, *tables, torch.randperm(pages * BLOCK, device="cuda")[:tokens])
+
+
 def rows(*widths: int, weight: int = 0) -> Callable[[int], Inputs]:
     """bfloat16 inputs ``[tokens, width]``, and a weight."""
 
@@ -125,6 +172,11 @@ CHAINS: Mapping[str, Chain] = MappingProxyType(
         "norm + token fp8 7168": Chain(norm_token, rows(H, weight=H), lambda t: 3 * H * t, _vllm_token),
         "norm + token fp8 1536": Chain(norm_token, rows(1536, weight=1536), lambda t: 4608 * t, _vllm_token),
         "silu gate + group fp8 2048": Chain(silu_group, rows(2 * F), lambda t: (5 * F + F // 32) * t),
+        "qk norm + rope + paged kv 16+1x256": Chain(
+            qk_norm_rope_kv,
+            attention_rows,
+            lambda t: (4 * (HEADS + 2 * KV_HEADS) * D + 4 * ROTARY + 8) * t,
+        ),
         "group fp8 7168": Chain(group_alone, rows(H), lambda t: (3 * H + H // 32) * t),
     }
 )

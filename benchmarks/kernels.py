@@ -27,6 +27,7 @@ from kernelweld.codegen.run import launch_direct
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
+from kernelweld.passes.tasks.views import base_of
 
 TOKENS = (1, 4, 16, 64, 256, 2048, 8192)
 ROTATED = 128 << 20
@@ -80,6 +81,7 @@ def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Call
     program, arguments = program_of(weld)
     kernel = emit(program, launch)
     names = {n.name: name for n, name in arguments.inputs.items()}
+    names |= {base_of(write.args[0]).name: name for write, name in arguments.caches.items()}
     places = [names.get(p.name) for p in gm.graph.find_nodes(op="placeholder")]
     values = {name: node.meta["val"] for node, name in arguments.outputs.items()}
     made = {name: torch.empty(v.shape, dtype=v.dtype, device=v.device) for name, v in values.items()}
@@ -136,7 +138,7 @@ def main() -> None:
             fused = kernelweld.fuse(chain.function, dynamic=False)
             inputs, peers = sets_of(chain, tokens), peers_of(chain, fused, vllm=bool(arguments.vllm))
             times = {peer: microseconds(call, inputs) for peer, call in peers.items()}
-            hot = {peer: microseconds(call, inputs[:1] * 20) for peer, call in peers.items()}
+            hot = {peer: microseconds(call, inputs[:1] * len(inputs)) for peer, call in peers.items()}
             welds = [w.name for g in kernelweld.report(fused).graphs for w in g.welds]
             fraction = chain.moved(tokens) / times["kernelweld"] / bandwidth
             record: dict[str, object] = {

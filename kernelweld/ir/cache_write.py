@@ -24,8 +24,8 @@ class CacheWrite(Word):
     caller; kernels write nothing for it. Which of several rows with one place remains is not defined.
 
     Shapes: ``cache [c0, c1, ...]``, ``index`` of any shape, ``index2`` of the same, ``value`` the cache's
-    dimensions that are not indexed with the index's in between, in the cache's dtype; out like the cache, all
-    bytes outside the places written as they were. No rounding.
+    dimensions that are not indexed with the index's in between, in the cache's dtype (leading ones may be
+    left out); out like the cache, all bytes outside the places written as they were. No rounding.
     """
 
     kind = "cache_write"
@@ -44,6 +44,7 @@ class CacheWrite(Word):
             indices = [indices[0] // block, indices[0] % block]
         front = tuple(range(len(self.dims)))
         rank = indices[0].dim()
+        value = value[(None,) * (cache.dim() - len(self.dims) + rank - value.dim())]
         rows = value.movedim(tuple(range(self.place, self.place + rank)), tuple(range(rank)))
         if self.negative == "end":
             out = cache.clone()

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from kernelweld.ir.cache_write import CacheWrite
 from kernelweld.patterns.aliasing import storage_root
 from kernelweld.patterns.cover import Cover
-from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.dims import same_shape, same_size
 from kernelweld.patterns.ops import Size, argument, aten, dtype_name, dtype_of, is_call, shape_of
 from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
@@ -88,6 +88,9 @@ def _check_value(
 ) -> None:
     rest = [size for dim, size in enumerate(shape_of(cache)) if dim not in dims]
     expected = (*rest[:place], *shape_of(index), *rest[place:])
+    missing = len(expected) - len(shape_of(value))
+    if missing > 0 and all(same_size(size, 1) for size in expected[:missing]):
+        expected = expected[missing:]
     if not same_shape(shape_of(value), expected):
         template = "the value %{} is broadcast to the places of %{}"
         raise Miss(template, value, value, anchor, stage=NEARLY)

@@ -1,4 +1,6 @@
-"""Chains of norm, gate, rotation and quantization in plain torch: every combination that makes sense."""
+"""Chains of norm, gate, rotation, quantization and cache write in plain torch: every combination that makes
+sense.
+"""
 
 from __future__ import annotations
 
@@ -195,6 +197,48 @@ QUANTS: Mapping[str, Stage] = MappingProxyType(
 )
 
 
+BLOCKS, BLOCK = 3, 4
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The shape of a cache for rows ``[tokens, ...]``, and how they are written to slots of it."""
+
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]]
+    write: Callable[[Tensor, Tensor, Tensor], object]
+
+
+def _by_slot(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache.flatten(0, 1)[slots] = rows
+
+
+def _by_block(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache[slots // BLOCK, slots % BLOCK] = rows
+
+
+def _heads_first(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache[slots // BLOCK, :, slots % BLOCK] = rows
+
+
+def _at_positions(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache[:, :, slots] = rows.transpose(0, 1)[None]
+
+
+def _paged(rows: tuple[int, ...]) -> tuple[int, ...]:
+    return BLOCKS, BLOCK, *rows[1:]
+
+
+#: Caches of heads ``[tokens, heads, WIDTH]``; those of slots and blocks take whole rows (latents) as well.
+CACHES: Mapping[str, Cache] = MappingProxyType(
+    {
+        "slots": Cache(_paged, _by_slot),
+        "NHD": Cache(_paged, _by_block),
+        "HND": Cache(lambda rows: (BLOCKS, rows[1], BLOCK, rows[2]), _heads_first),
+        "static": Cache(lambda rows: (1, rows[1], BLOCKS * BLOCK, rows[2]), _at_positions),
+    }
+)
+
+
 @dataclass(frozen=True)
 class Chain:
     """One combination on values of ``shape``. ``fan_out``: what is quantized is kept as well."""
@@ -204,9 +248,10 @@ class Chain:
     quant: str
     shape: tuple[int, ...]
     fan_out: bool = False
+    cache: str | None = None
 
     def __str__(self) -> str:
-        kept = ", kept" if self.fan_out else ""
+        kept = (", kept" if self.fan_out else "") + (f" | {self.cache}" if self.cache else "")
         return f"{self.norm} | {self.rope} | {self.quant}{kept} | {'x'.join(map(str, self.shape))}"
 
     @property
@@ -220,26 +265,51 @@ class Chain:
 
     @property
     def words(self) -> list[str]:
-        return [word for stage in self.stages for word in stage.words]
+        words = [word for stage in self.stages for word in stage.words]
+        return [*words, "cache_write"] if self.cache else words
 
     def inputs(self) -> Inputs:
         torch.manual_seed(0)
-        return (*_same(self.shape), *(t for stage in self.stages for t in stage.extra(self.shape)))
+        given = (*_same(self.shape), *(t for stage in self.stages for t in stage.extra(self.shape)))
+        return (*given, *self._cache()) if self.cache else given
+
+    def _cache(self) -> Inputs:
+        assert self.cache is not None
+        dtype = bf16 if self.quant == "bf16" else E4M3
+        slots = torch.randperm(BLOCKS * BLOCK)[: self.shape[0]]
+        return torch.randn(CACHES[self.cache].shape(self.shape)).to(dtype), slots
 
     def __call__(self, x: Tensor, *extras: Tensor) -> object:
         given = iter(extras)
         norm, rope, quant = self.stages
         for stage in (norm, rope):
             x = stage.apply(x, *(next(given) for _ in stage.extra(self.shape)))  # type: ignore[assignment]
-        result = quant.apply(x, *given)
+        result = quant.apply(x, *(next(given) for _ in quant.extra(self.shape)))
+        if self.cache:
+            cache, slots = given
+            CACHES[self.cache].write(cache, result, slots)  # type: ignore[arg-type]
+            return (x, cache) if self.fan_out else cache
         return (result, x) if self.fan_out else result
 
 
 def chains() -> Iterator[Chain]:
-    """Whole rows ``[tokens, hidden]`` without rotation, and heads ``[tokens, heads, WIDTH]`` with each."""
+    """Whole rows ``[tokens, hidden]`` without rotation, and heads ``[tokens, heads, WIDTH]`` with each; in
+    the end codes, or rows of a cache.
+    """
     for norm in NORMS:
         for quant in QUANTS:
             for kept in (False, True) if quant != "bf16" else (False,):
                 yield Chain(norm, "no rope", quant, (3, 384), kept)
                 for rope in ROPES:
                     yield Chain(norm, rope, quant, (3, 2, WIDTH), kept)
+        yield from cached(norm)
+
+
+def cached(norm: str) -> Iterator[Chain]:
+    """Chains behind ``norm`` that end in a cache, of values or of codes with a given scale."""
+    for quant in ("bf16", "e4m3 static"):
+        for cache in CACHES:
+            if cache in ("slots", "NHD"):
+                yield Chain(norm, "no rope", quant, (3, 384), cache=cache)
+            for rope in ROPES:
+                yield Chain(norm, rope, quant, (3, 2, WIDTH), cache=cache)

@@ -1,4 +1,4 @@
-"""Every chain of norm or gate, rotation and quantization is one weld, and computes what it says.
+"""Every chain of norm or gate, rotation, quantization and cache write is one weld, and computes what it says.
 
 ``make test`` takes a sample of the slow checks, ``make nightly`` all of them.
 """
@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelweld.codegen.crosscompile import compile_for
 from kernelweld.codegen.emit import Kernel, emit
+from kernelweld.codegen.interpreter import interpreting
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.weld import Weld
@@ -26,16 +27,17 @@ PLAN = "canonicalize,raise,plan{keep-all=true}"
 CHAINS = list(chains())
 
 
-def graph_of(chain: Chain) -> fx.GraphModule:
+def graph_of(chain: Chain, device: str = "cpu") -> fx.GraphModule:
     """The chain as Inductor's post-grad passes see it."""
     mode = FakeTensorMode()
-    inputs = [mode.from_tensor(t) for t in chain.inputs()]
+    inputs = [mode.from_tensor(t.to(device)) for t in chain.inputs()]
     with mode, torch.no_grad():
-        return make_fx(chain, decomposition_table=select_decomp_table())(*inputs)
+        functional = torch.func.functionalize(chain, remove="mutations")
+        return make_fx(functional, decomposition_table=select_decomp_table())(*inputs)
 
 
-def welds_of(chain: Chain, text: str = PLAN) -> tuple[Weld, ...]:
-    plan = Pipeline.from_text(text, strict=True).run(graph_of(chain)).context.plan
+def welds_of(chain: Chain, text: str = PLAN, device: str = "cpu") -> tuple[Weld, ...]:
+    plan = Pipeline.from_text(text, strict=True).run(graph_of(chain, device)).context.plan
     assert plan is not None
     return plan.welds
 
@@ -52,7 +54,7 @@ def sampled(every: int) -> Iterator[ParameterSet]:
 
 
 def test_there_are_many() -> None:
-    assert len(set(map(str, CHAINS))) == len(CHAINS) > 900
+    assert len(set(map(str, CHAINS))) == len(CHAINS) > 1400
 
 
 @pytest.mark.parametrize("chain", list(sampled(7)))
@@ -67,6 +69,13 @@ def test_a_chain_is_one_weld(chain: Chain) -> None:
 def test_a_chain_holds_its_contract(chain: Chain) -> None:
     """In the interpreter; ``verify-welds`` drops a weld that does not."""
     assert len(welds_of(chain, f"{PLAN},verify-welds")) == 1 + chain.cuts
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(interpreting(), reason="kernels are interpreted here; set TRITON_INTERPRET=0")
+@pytest.mark.parametrize("chain", CHAINS, ids=str)
+def test_a_chain_holds_its_contract_on_a_gpu(chain: Chain) -> None:
+    assert len(welds_of(chain, f"{PLAN},verify-welds", "cuda")) == 1 + chain.cuts
 
 
 @pytest.mark.parametrize("chain", list(sampled(101)))

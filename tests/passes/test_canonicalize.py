@@ -59,6 +59,7 @@ REWRITES = [
     (lambda a: a.split([16, 8], -1)[1] * 2, ["slice(a_1, 1, 16, 24)", "mul(%0, 2)"]),
     (lambda a: a.chunk(3, -1)[0] * 2, ["slice(a_1, 1, 0, 8)", "mul(%0, 2)"]),
     (lambda a: a.unbind(0)[1] * 2, ["select(a_1, 0, 1)", "mul(%0, 2)"]),
+    (lambda a: a[:1].exp()[0] * 2, ["slice(a_1, 0, 0, 1)", "exp(%0)", "squeeze(%1, 0)", "mul(%2, 2)"]),
     (lambda a: a[:, -8:] * 2, ["slice(a_1, 1, 16, 24)", "mul(%0, 2)"]),
     (lambda a: a[:, 3:9999:2] * 2, ["slice(a_1, 1, 3, 24, 2)", "mul(%0, 2)"]),
     (lambda a: a[:, 4:20][:, 2:10] * 2, ["slice(a_1, 1, 6, 14)", "mul(%0, 2)"]),

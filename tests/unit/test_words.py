@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelweld.ir import (
     WORDS,
+    CacheWrite,
     GateMul,
     L2Norm,
     LayerNorm,
@@ -268,6 +269,40 @@ def test_int8_codes_round_half_to_even_and_saturate() -> None:
 
 # --- operators ---
 
+# --- cache_write ---
+
+
+def test_cache_writes_go_to_their_slots_and_nowhere_else() -> None:
+    cache, rows = torch.randn(5, 4, 2, 8), torch.randn(3, 2, 8)
+    slots = torch.tensor([7, 0, 19])
+    for dims, laid in (((0, 1), cache), ((0, 2), cache.transpose(1, 2).contiguous())):
+        expected = laid.clone()
+        for slot, row in zip(slots.tolist(), rows, strict=True):
+            block = expected[slot // 4]
+            (block if dims == (0, 1) else block.transpose(0, 1))[slot % 4] = row
+        for negative in ("end", "nowhere"):
+            word = CacheWrite(dims, negative=negative)
+            exact(word.reference(laid, rows, slots, None), expected)
+            exact(word.reference(laid, rows, slots // 4, slots % 4), expected)
+
+
+def test_a_negative_slot_is_counted_from_the_end_or_writes_nothing() -> None:
+    cache, rows, slots = torch.randn(5, 4, 8), torch.randn(2, 8), torch.tensor([-1, 3])
+    written = cache.clone()
+    written[0, 3] = rows[1]
+    exact(CacheWrite((0, 1), negative="nowhere").reference(cache, rows, slots, None), written)
+    written[4, 3] = rows[0]
+    exact(CacheWrite((0, 1)).reference(cache, rows, slots, None), written)
+
+
+def test_a_static_cache_is_written_at_a_position() -> None:
+    cache, rows, position = torch.randn(2, 3, 6, 8), torch.randn(2, 3, 1, 8), torch.tensor([4])
+    exact(
+        CacheWrite((2,), place=2).reference(cache, rows, position, None),
+        cache.index_copy(2, position, rows),
+    )
+
+
 EXAMPLES: list[tuple[Word, Shapes]] = [
     (RMSNorm(EPS, normed_dtype=bf16, dtype=bf16), ((3, 2, 64), (64,), None)),
     (RMSNorm(EPS, gate="silu"), ((3, 64), (64,), (3, 64))),
@@ -279,6 +314,7 @@ EXAMPLES: list[tuple[Word, Shapes]] = [
     (GateMul("gelu_tanh", dtype=f16), ((3, 64), (3, 64))),
     (QuantScale(448.0, 1e-10, "amax", format="ue8m0"), ((3, 2, 64), (1,))),
     (Quant(-128.0, 127.0, dtype=torch.int8), ((3, 64), (3, 1))),
+    (CacheWrite((0, 2), negative="nowhere"), ((5, 2, 4, 8), (3, 2, 8), (3,), None)),
 ]
 
 

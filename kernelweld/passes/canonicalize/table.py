@@ -52,7 +52,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         UNSQUEEZE: (slices.plain_dim, views.undone_view),
         **{overload: (views.undone_view,) for overload in SQUEEZE},
         CAT: (slices.plain_dim,),
-        SELECT: (slices.plain_dim,),
+        SELECT: (slices.plain_dim, views.only_part),
         aten.slice_scatter.default: (slices.plain_slice_scatter,),
         aten.select_scatter.default: (slices.plain_select_scatter,),
         SLICE: (slices.plain_slice, slices.idle_slice, slices.nested_slice),

@@ -45,6 +45,16 @@ def as_permute(node: fx.Node, storage: Storage) -> fx.Node | None:
     return put_before(node, PERMUTE, (node.args[0], order))
 
 
+def only_part(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A select from a dimension of one element is a squeeze."""
+    source, dim, index = node.args
+    if not isinstance(source, fx.Node) or not isinstance(dim, int) or index != 0:
+        return None
+    if not same_size(shape_of(source)[dim], 1):
+        return None
+    return put_before(node, SQUEEZE[0], (source, dim))
+
+
 def idle_view(node: fx.Node, storage: Storage) -> fx.Node | None:
     """A view with the shape that a value has becomes the value."""
     source = node.args[0]

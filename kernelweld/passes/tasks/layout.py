@@ -88,13 +88,14 @@ class Layout:
 
     def _write_dims(self, node: fx.Node, step: CacheWrite) -> Dims:
         """A cache write walks the rows it writes; the cache itself is only an address."""
-        _, value, index, *_ = operands_of(node)
-        assert isinstance(value, fx.Node) and isinstance(index, fx.Node)
+        cache, value, *places = (o for o in operands_of(node) if isinstance(o, fx.Node))
+        rank = len(sizes_of(places[0]))
         dims = tuple(self.space.fresh(size) for size in sizes_of(value))
         self._join(node, value, dims)
-        for place in operands_of(node)[2:]:
-            if isinstance(place, fx.Node):
-                self._join(node, place, dims[step.place : step.place + len(sizes_of(index))])
+        missing = len(sizes_of(cache)) - len(step.dims) + rank - len(dims)
+        dims = ((),) * missing + dims
+        for place in places:
+            self._join(node, place, dims[step.place : step.place + rank])
         return dims
 
     def _table_dims(self, table: fx.Node, dims: Dims) -> Dims:

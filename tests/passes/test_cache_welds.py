@@ -1,0 +1,231 @@
+"""Chains that end in a cache: one launch with the queries, every byte outside the slots as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+
+from kernelweld.codegen.interpreter import exact_casts
+from kernelweld.integrations.aot import capture
+from kernelweld.passes.pipeline import Pipeline, PipelineResult
+
+Tensor = torch.Tensor
+bf16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
+aten = torch.ops.aten
+
+VERIFIED = "canonicalize,raise,plan{keep-all=true},verify-welds,lower{target=triton}"
+TOKENS, HEADS, KV_HEADS, D, BLOCKS, BLOCK = 5, 6, 2, 16, 7, 4
+SLOTS = torch.tensor([27, 0, 9, 14, 3])
+
+
+def norm(x: Tensor, w: Tensor) -> Tensor:
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * cos[:, None] + turned * sin[:, None]
+
+
+def codes(x: Tensor, scale: Tensor) -> Tensor:
+    return (x.float() / scale).clamp(-448.0, 448.0).to(E4M3)
+
+
+def by_slot(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache.view(-1, KV_HEADS, D)[slots] = rows
+
+
+def by_block(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache[slots // BLOCK, slots % BLOCK] = rows
+
+
+def heads_first(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache[slots // BLOCK, :, slots % BLOCK] = rows
+
+
+def static(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache.index_copy_(2, slots, rows.transpose(0, 1)[None])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a cache lies in memory and is written."""
+
+    shape: tuple[int, ...]
+    write: Callable[[Tensor, Tensor, Tensor], None]
+
+
+LAYOUTS = {
+    "slots": Layout((BLOCKS, BLOCK, KV_HEADS, D), by_slot),
+    "NHD": Layout((BLOCKS, BLOCK, KV_HEADS, D), by_block),
+    "HND": Layout((BLOCKS, KV_HEADS, BLOCK, D), heads_first),
+    "static": Layout((1, KV_HEADS, BLOCKS * BLOCK, D), static),
+}
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape).to(bf16)
+
+
+def attention_inputs(layout: Layout, fp8: bool) -> list[Tensor]:
+    torch.manual_seed(0)
+    caches = [random(*layout.shape).to(E4M3 if fp8 else bf16) for _ in range(2)]
+    qkv = random(TOKENS, (HEADS + 2 * KV_HEADS) * D)
+    return [*caches, qkv, random(D), random(D), random(TOKENS, D), random(TOKENS, D), SLOTS.clone()]
+
+
+def attention(layout: Layout, fp8: bool) -> Callable[..., Tensor]:
+    scale = torch.tensor(0.02)
+
+    def chain(
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qkv: Tensor,
+        wq: Tensor,
+        wk: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        q, k, v = (p.unflatten(-1, (-1, D)) for p in qkv.split([HEADS * D, KV_HEADS * D, KV_HEADS * D], -1))
+        q, k = rope(norm(q, wq), cos, sin), rope(norm(k, wk), cos, sin)
+        layout.write(k_cache, codes(k, scale) if fp8 else k, slots)
+        layout.write(v_cache, codes(v, scale) if fp8 else v, slots)
+        return q
+
+    return chain
+
+
+@dataclass(frozen=True)
+class Run:
+    """A graph after the pipeline, and what running it did to its inputs."""
+
+    result: PipelineResult
+    kernels: int
+    inputs: list[Tensor]
+    copies: list[object]
+
+
+def run(fn: Callable[..., object], inputs: list[Tensor]) -> Run:
+    captured = capture(fn, tuple(x.clone() for x in inputs))
+    gm = captured.graphs[0]
+    result = Pipeline.from_text(VERIFIED, strict=True).run(gm)
+    given = [x.clone() if isinstance(x, Tensor) else x for x in captured.inputs[0]]
+    with exact_casts():
+        gm(*given)
+    kernels = sum(node.target is triton_kernel_wrapper_functional for node in gm.graph.nodes)
+    copies = [n.args[1].args[0].target for n in gm.graph.nodes if n.target is aten.copy_.default]  # type: ignore[union-attr]
+    return Run(result, kernels, given, copies)
+
+
+def bits(x: Tensor) -> Tensor:
+    return x.contiguous().view(torch.uint8)
+
+
+def same(left: Tensor, right: Tensor) -> bool:
+    return left.dtype == right.dtype and left.shape == right.shape and torch.equal(bits(left), bits(right))
+
+
+@pytest.mark.parametrize(
+    ("name", "fp8"), [*((n, False) for n in LAYOUTS), ("slots", True), ("NHD", True), ("HND", True)]
+)
+def test_queries_keys_and_values_are_one_launch(name: str, fp8: bool) -> None:
+    layout = LAYOUTS[name]
+    inputs = attention_inputs(layout, fp8)
+    found = run(attention(layout, fp8), inputs)
+    assert found.kernels == 1
+    assert found.copies == [triton_kernel_wrapper_functional] * 2  # read by Inductor as writes in place
+    expected = [x.clone() for x in inputs]
+    attention(layout, fp8)(*expected)
+    for cache in expected[:2]:
+        assert any(same(cache, given) for given in found.inputs)
+
+
+@pytest.mark.parametrize("parts", [(48, 16)])
+def test_a_latent_of_a_norm_and_a_rotated_part_is_written_whole(parts: tuple[int, int]) -> None:
+    def chain(cache: Tensor, kv: Tensor, w: Tensor, cos: Tensor, sin: Tensor, slots: Tensor) -> None:
+        latent, k = kv.split(list(parts), -1)
+        row = torch.cat((norm(latent, w), rope(k[:, None], cos, sin)[:, 0]), -1)
+        cache.view(-1, sum(parts))[slots] = row
+
+    inputs = [
+        random(BLOCKS, BLOCK, sum(parts)),
+        random(TOKENS, sum(parts)),
+        random(parts[0]),
+        random(TOKENS, parts[1]),
+        random(TOKENS, parts[1]),
+        SLOTS.clone(),
+    ]
+    found = run(chain, inputs)
+    assert found.kernels == 1
+    expected = [x.clone() for x in inputs]
+    chain(*expected)
+    assert any(same(expected[0], given) for given in found.inputs)
+
+
+@pytest.mark.parametrize("dims", [(0, 1), (0, 2)])
+def test_padding_slots_write_nothing(dims: tuple[int, int]) -> None:
+    shape = LAYOUTS["NHD" if dims == (0, 1) else "HND"].shape
+
+    def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+        rows = norm(k, w)
+        write = torch.ops.kernelweld.cache_write
+        cache.copy_(write(cache, rows, slots, None, dims=list(dims), place=0, negative="nowhere"))
+
+    slots = torch.tensor([-1, 4, -1, 11, -1])
+    inputs = [random(*shape), random(TOKENS, KV_HEADS, D), random(D), slots]
+    found = run(chain, inputs)
+    assert found.kernels == 1
+    expected = [x.clone() for x in inputs]
+    chain(*expected)
+    assert any(same(expected[0], given) for given in found.inputs)
+
+
+def test_a_negative_slot_counts_from_the_end_as_in_torch() -> None:
+    def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+        by_block(cache, norm(k, w), slots)
+
+    inputs = [
+        random(*LAYOUTS["NHD"].shape),
+        random(TOKENS, KV_HEADS, D),
+        random(D),
+        torch.tensor([-1, -28, 2, -5, 9]),
+    ]
+    found = run(chain, inputs)
+    expected = [x.clone() for x in inputs]
+    chain(*expected)
+    assert found.kernels == 1 and any(same(expected[0], given) for given in found.inputs)
+
+
+def reasons(found: Run) -> str:
+    assert found.result.context.plan is not None
+    return "; ".join(miss.reason for miss in found.result.context.plan.near_misses)
+
+
+def test_a_kernel_does_not_write_the_cache_it_reads() -> None:
+    def chain(cache: Tensor, w: Tensor, slots: Tensor) -> None:
+        rows = cache.view(-1, KV_HEADS, D)[:TOKENS]
+        by_slot(cache, norm(rows, w), slots)
+
+    found = run(chain, [random(*LAYOUTS["NHD"].shape), random(D), SLOTS.clone()])
+    assert found.kernels == 0
+    assert "the kernel would read the cache that it writes" in reasons(found)
+
+
+def test_what_reads_the_written_cache_runs_behind_the_kernel() -> None:
+    def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
+        by_slot(cache, norm(k, w), slots)
+        return norm(cache.view(-1, KV_HEADS, D), w)
+
+    inputs = [random(*LAYOUTS["NHD"].shape), random(TOKENS, KV_HEADS, D), random(D), SLOTS.clone()]
+    found = run(chain, inputs)
+    assert found.kernels == 2
+    expected = [x.clone() for x in inputs]
+    chain(*expected)
+    assert any(same(expected[0], given) for given in found.inputs)
