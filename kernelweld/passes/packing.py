@@ -7,33 +7,44 @@ from collections.abc import Mapping, Sequence
 
 from torch import fx
 
+from kernelweld.ir import CacheWrite, word_of
 from kernelweld.passes.contraction import Contraction, producers
+from kernelweld.passes.launches.traits import Trait, trait_of
 from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.weld import Chain
 
+#: How many steps of the graph earlier or later than its own a cache write may be done.
+_REACH = 8
+
 
 def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple[Chain, ...]]:
-    """Groups ``chains`` into packs of at most ``max_tasks``, each of one level and device; the order
-    of first chains is kept.
+    """Groups ``chains`` into packs of at most ``max_tasks``, each of one device and level; the order
+    of first chains is kept. A lone cache write goes with any pack near it: nothing waits for it.
     """
     contraction = Contraction(graph)
     for chain in chains:
         contraction.join(chain.steps)
     packs: list[list[Chain]] = []
-    open_packs: dict[tuple[object, ...], list[list[Chain]]] = defaultdict(list)
+    open_packs: dict[tuple[object, int], list[list[Chain]]] = defaultdict(list)
     levels = _levels(graph, contraction)
-    for chain in chains:
-        key = (levels[chain.steps[0]], chain.steps[0].meta["val"].device)
-        home = next(
-            (p for p in open_packs[key] if len(p) < max_tasks and _joins(contraction, p, chain)), None
-        )
+    for chain in sorted(chains, key=_is_lone_write):  # the others first
+        level, device = levels[chain.steps[0]], chain.steps[0].meta["val"].device
+        reach = _REACH if _is_lone_write(chain) else 0
+        near = [open_packs[device, level + by] for by in sorted(range(-reach, reach + 1), key=abs)]
+        found = (p for ps in near for p in ps if len(p) < max_tasks and _joins(contraction, p, chain))
+        home = next(found, None)
         if home is None:
             home = []
             packs.append(home)
-            open_packs[key].append(home)
+            open_packs[device, level].append(home)
         home.append(chain)
         contraction.join([node for member in home for node in member.steps])
     return [tuple(p) for p in packs]
+
+
+def _is_lone_write(chain: Chain) -> bool:
+    """Whether the chain only writes what others computed to a cache: values, beside rotated keys."""
+    return all(isinstance(word_of(node), CacheWrite) for node in chain.steps)
 
 
 def _joins(contraction: Contraction, pack: Sequence[Chain], chain: Chain) -> bool:
@@ -70,5 +81,5 @@ def _level(node: fx.Node, contraction: Contraction, levels: dict[fx.Node, int]) 
 
 
 def _work(node: fx.Node) -> int:
-    """1 for a node that may launch, 0 for inputs; views are looked through before."""
-    return int(node.op == "call_function")
+    """1 for a node that may launch, 0 for inputs and views."""
+    return int(node.op == "call_function" and trait_of(node) not in (Trait.SAME, Trait.PART))

@@ -40,8 +40,10 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(write: Callable[[Tensor, Tensor, Tensor], None], fp8: bool) -> Callable[..., Tensor]:
+    scale = torch.tensor(0.02, device="cuda")
+
     def codes(x: Tensor) -> Tensor:
-        return (x.float() / 0.02).clamp(-448.0, 448.0).to(E4M3) if fp8 else x
+        return (x.float() / scale).clamp(-448.0, 448.0).to(E4M3) if fp8 else x
 
     def chain(
         k_cache: Tensor,

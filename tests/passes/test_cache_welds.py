@@ -203,6 +203,24 @@ def test_a_negative_slot_counts_from_the_end_as_in_torch() -> None:
     assert found.kernels == 1 and any(same(expected[0], given) for given in found.inputs)
 
 
+def test_values_join_keys_whose_tables_are_computed_first() -> None:
+    """The keys wait for launches that the values do not wait for; the values can wait with them."""
+    layout = LAYOUTS["NHD"]
+
+    def chain(
+        k_cache: Tensor, v_cache: Tensor, qkv: Tensor, ws: Tensor, angles: Tensor, slots: Tensor
+    ) -> Tensor:
+        tables = (angles @ angles.T @ angles).to(bf16)
+        return attention(layout, False)(
+            k_cache, v_cache, qkv, ws[0], ws[1], tables.cos(), tables.sin(), slots
+        )
+
+    caches = [random(*layout.shape) for _ in range(2)]
+    qkv, angles = random(TOKENS, (HEADS + 2 * KV_HEADS) * D), torch.randn(TOKENS, D)
+    found = run(chain, [*caches, qkv, random(2, D), angles, SLOTS.clone()])
+    assert found.kernels == 1
+
+
 def reasons(found: Run) -> str:
     assert found.result.context.plan is not None
     return "; ".join(miss.reason for miss in found.result.context.plan.near_misses)
