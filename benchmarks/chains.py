@@ -153,6 +153,21 @@ def _vllm_token(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> ob
     return out, scale
 
 
+def _vllm_silu_group(gate_up: Tensor) -> object:
+    width = gate_up.shape[1] // 2
+    out = torch.empty(gate_up.shape[0], width, dtype=E4M3, device=gate_up.device)
+    scale = torch.empty(gate_up.shape[0], width // GROUP, device=gate_up.device)
+    torch.ops._C.silu_and_mul_per_block_quant(out, gate_up, scale, GROUP, None, False)
+    return out, scale
+
+
+def _vllm_group(x: Tensor) -> object:
+    out = torch.empty(x.shape, dtype=E4M3, device=x.device)
+    scale = torch.empty(x.shape[0], x.shape[1] // GROUP, device=x.device)
+    torch.ops._C.per_token_group_fp8_quant(x, out, scale, GROUP, 1e-10, -448.0, 448.0, False, False, False)
+    return out, scale
+
+
 def _vllm_add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> object:
     torch.ops._C.fused_add_rms_norm(x, residual, weight, EPS)
     return x, residual
@@ -171,12 +186,14 @@ CHAINS: Mapping[str, Chain] = MappingProxyType(
         ),
         "norm + token fp8 7168": Chain(norm_token, rows(H, weight=H), lambda t: 3 * H * t, _vllm_token),
         "norm + token fp8 1536": Chain(norm_token, rows(1536, weight=1536), lambda t: 4608 * t, _vllm_token),
-        "silu gate + group fp8 2048": Chain(silu_group, rows(2 * F), lambda t: (5 * F + F // 32) * t),
+        "silu gate + group fp8 2048": Chain(
+            silu_group, rows(2 * F), lambda t: (5 * F + F // 32) * t, _vllm_silu_group
+        ),
         "qk norm + rope + paged kv 16+1x256": Chain(
             qk_norm_rope_kv,
             attention_rows,
             lambda t: (4 * (HEADS + 2 * KV_HEADS) * D + 4 * ROTARY + 8) * t,
         ),
-        "group fp8 7168": Chain(group_alone, rows(H), lambda t: (3 * H + H // 32) * t),
+        "group fp8 7168": Chain(group_alone, rows(H), lambda t: (3 * H + H // 32) * t, _vllm_group),
     }
 )

@@ -6,10 +6,14 @@ python benchmarks/performance_page.py
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "hf_layers.json"
+CHAINS = ROOT / "benchmarks" / "results" / "kernels.json"
 PAGE = ROOT / "docs" / "performance.md"
 
 HEAD = """# Performance
@@ -33,13 +37,84 @@ random weights: routing and top-k of random experts flip easily, for Inductor as
 {environment}
 """
 
+CHAINS_HEAD = """
+## Chains
+
+One kernel of kernelweld against what Inductor makes of the same plain torch, and against vLLM's hand-written
+kernels where this benchmark has them: microseconds, median of CUDA-graph replays, inputs that rotate through
+more memory than the L2 cache holds, all in one run of `benchmarks/kernels.py`. Below each time, the time with
+inputs that stay in the cache as far as they fit. The last column is the memory that has to be read and written,
+over time and the bandwidth of a copy kernel ({bandwidth:.2f} TB/s).
+
+| chain | tokens | kernelweld | Inductor | vLLM | of the faster one | of copy bandwidth |
+|---|---|---|---|---|---|---|
+"""
+
+MEANS = """
+Geometric mean over the chains of the time relative to the faster peer, without the one that ends in a paged
+cache, which Inductor computes in several kernels:
+
+| tokens | {tokens} |
+|---|{rule}|
+| rotating | {rotating} |
+| hot | {hot} |
+
+![Time relative to the faster of Inductor and vLLM](kernels.png)
+
+{environment}
+"""
+
 
 def page() -> str:
     """The text of the page."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     rows = "\n".join(_row(kind, record) for kind, record in results["layers"].items())
     environment = ", ".join(f"{name} {value}" for name, value in results["environment"].items())
-    return HEAD.format(cache=results["cache_tokens"]) + rows + "\n" + TAIL.format(environment=environment)
+    layers = HEAD.format(cache=results["cache_tokens"]) + rows + "\n" + TAIL.format(environment=environment)
+    return layers + chains(json.loads(CHAINS.read_text(encoding="utf-8")))
+
+
+def chains(results: dict[str, Any]) -> str:
+    """The part of the page about chains."""
+    rows = "\n".join(_chain(name, record) for name, record in results["chains"].items())
+    means = {kind: _means(results["chains"], kind) for kind in ("us", "hot_us")}
+    tokens = list(means["us"])
+    texts = {kind: " | ".join(f"{mean:.2f}" for mean in found.values()) for kind, found in means.items()}
+    environment = ", ".join(f"{name} {value}" for name, value in results["environment"].items())
+    return (
+        CHAINS_HEAD.format(bandwidth=results["copy_bytes_per_us"] / 1e6)
+        + rows
+        + "\n"
+        + MEANS.format(
+            tokens=" | ".join(map(str, tokens)),
+            rule="---|" * (len(tokens) - 1) + "---",
+            rotating=texts["us"],
+            hot=texts["hot_us"],
+            environment=environment,
+        )
+    )
+
+
+def ratio(times: dict[str, float]) -> float:
+    """The time of kernelweld over that of its fastest peer."""
+    return times["kernelweld"] / min(time for peer, time in times.items() if peer != "kernelweld")
+
+
+def _chain(name: str, record: dict[str, Any]) -> str:
+    chain, _, tokens = name.partition(" @ ")
+    us, hot = record["us"], record["hot_us"]
+    cells = [f"{us[p]:.1f}<br>{hot[p]:.1f}" if p in us else "" for p in ("kernelweld", "inductor", "vllm")]
+    return f"| {chain} | {tokens} | {' | '.join(cells)} | {ratio(us):.2f} | {record['copy_fraction']:.0%} |"
+
+
+def _means(records: dict[str, Any], kind: str) -> dict[int, float]:
+    """The geometric mean over the chains, for each number of tokens."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for name, record in records.items():
+        chain, _, tokens = name.partition(" @ ")
+        if "paged kv" not in chain:
+            found[int(tokens)].append(ratio(record[kind]))
+    return {tokens: geometric_mean(ratios) for tokens, ratios in found.items()}
 
 
 def _row(kind: str, record: dict[str, dict[str, float]]) -> str:
