@@ -43,8 +43,8 @@ CHAINS_HEAD = """
 One kernel of kernelweld against what Inductor makes of the same plain torch, and against vLLM's hand-written
 kernels where this benchmark has them: microseconds, median of CUDA-graph replays, inputs that rotate through
 more memory than the L2 cache holds, all in one run of `benchmarks/kernels.py`. Below each time, the time with
-inputs that stay in the cache as far as they fit. The last column is the memory that has to be read and written,
-over time and the bandwidth of a copy kernel ({bandwidth:.2f} TB/s).
+inputs that stay in the cache as far as they fit. The last column is the memory that has to be read and
+written, over time and the bandwidth of a copy kernel ({bandwidth:.2f} TB/s).
 
 | chain | tokens | kernelweld | Inductor | vLLM | of the faster one | of copy bandwidth |
 |---|---|---|---|---|---|---|
