@@ -149,6 +149,27 @@ def test_values_beside_ties(lab: Any, device: str, scheme: str, dtype: torch.dty
     check(lab, scheme, torch.cat([largest, rows], -1).to(dtype).to(device))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_with_an_own_scale_are_clamped(lab: Any, device: str) -> None:
+    x = (torch.randn(5, 128) * 1e4).to(bf16).to(device)
+    scale_word, code_word = QuantScale(448.0, 1e-10, "amax"), Quant(-448.0, 448.0, "multiply")
+    outputs = {
+        "scale": torch.zeros(5, 1, device=device),
+        "codes": torch.zeros(5, 128, dtype=E4M3, device=device),
+    }
+
+    def steps(v: Mapping[str, Value]) -> Sequence[TaskStep]:
+        return (
+            Apply((v["scale"],), scale_word, (v["x"], None)),
+            Apply((v["codes"],), code_word, (v["x"], v["scale"])),
+        )
+
+    task = lab.task(steps, {"x": x}, outputs, (5,))
+    assert "tl.minimum" in emit(lab.program({"x": x, **outputs}, tuple(outputs), task)).source
+    lab.run(steps, {"x": x}, outputs, (5,))
+    assert torch.equal(bits(outputs["codes"]), bits(code_word.reference(x, scale_word.reference(x, None))))
+
+
 def source_of(lab: Any, scheme: str, dtype: torch.dtype, own: bool = True) -> str:
     scale_word, code_word = SCHEMES[scheme]
     inputs = {"x": torch.randn(2, 128).to(dtype), **({} if own else {"given": torch.rand(2, 1)})}

@@ -66,7 +66,7 @@ def emit_quant(scope: Scope, step: Apply) -> None:
     """codes = clamp(x / s), rounded by the store: e4m3 by the conversion, int8 here."""
     word, out = cast(Quant, step.word), step.outs[0]
     x, scale = _both(step)
-    own = _ordinary_scale(scope, x, scale)
+    own = None if word.operation == "multiply" else _ordinary_scale(scope, x, scale)
     divide = _division(scope, out, x, scope.tile(scale, WHOLE), word, own)
     for piece in scope.pieces(out):
         scaled = divide(scope.tile(x, piece))
@@ -114,7 +114,7 @@ def _division(
     if exact and own is None:
         return lambda element: combine("tl.div_rn({}, {})", element, scale)
     inverse = scope.let(f"{out.name}_inverse", combine("tl.div_rn(1.0, {})", scale))
-    if not exact or (own is not None and own.format == "ue8m0"):  # the inverse of a power of two is exact
+    if not exact or own is None or own.format == "ue8m0":  # the inverse of a power of two is exact
         return lambda element: combine("{} * {}", element, inverse)
     finite = scope.let(f"{out.name}_finite", combine("finite_or_zero({})", scale))
 
