@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import fx
 
@@ -49,8 +49,16 @@ def _is_lone_write(chain: Chain) -> bool:
 
 def _joins(contraction: Contraction, pack: Sequence[Chain], chain: Chain) -> bool:
     """Whether the chain can run together with the pack: neither reaches the other, nor its caches."""
-    steps = {n for member in (*pack, chain) for n in member.steps}
+    others = {n for member in pack for n in member.steps}
+    if _reads(chain.steps, others) or _reads(others, chain.steps):
+        return False
+    steps = others.union(chain.steps)
     return clash(steps) is None and contraction.is_convex(steps)
+
+
+def _reads(steps: Collection[fx.Node], others: Collection[fx.Node]) -> bool:
+    """Whether one of ``steps`` reads a value of ``others`` at once or through views."""
+    return any(producer in others for node in steps for producer in producers(node))
 
 
 def _levels(graph: fx.Graph, contraction: Contraction) -> Mapping[fx.Node, int]:

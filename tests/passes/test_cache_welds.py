@@ -236,6 +236,47 @@ def test_a_kernel_does_not_write_the_cache_it_reads() -> None:
     assert "the kernel would read the cache that it writes" in reasons(found)
 
 
+def beside_a_norm_of_the_cache(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
+    by_slot(cache, k, slots)
+    return norm(cache, w)
+
+
+def beside_a_norm_of_a_copy(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
+    by_slot(cache, k, slots)
+    return norm(cache.transpose(1, 2).contiguous(), w)
+
+
+def of_repeated_heads(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+    by_slot(cache, norm(k[:, :1], w).expand(TOKENS, KV_HEADS, D), slots)
+
+
+def of_interleaved_heads(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+    by_slot(cache, norm(k[:, :1], w).repeat_interleave(KV_HEADS, 1), slots)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [beside_a_norm_of_the_cache, beside_a_norm_of_a_copy, of_repeated_heads, of_interleaved_heads],
+    ids=lambda chain: chain.__name__,
+)
+def test_a_write_is_no_part_of_a_launch_that_it_waits_for(chain: Callable[..., object]) -> None:
+    inputs = [random(*LAYOUTS["NHD"].shape), random(TOKENS, KV_HEADS, D), random(D), SLOTS.clone()]
+    found = run(chain, inputs)
+    assert found.kernels == 2
+    expected = [x.clone() for x in inputs]
+    chain(*expected)
+    assert any(same(expected[0], given) for given in found.inputs)
+
+
+def test_places_along_the_tile_are_refused_with_the_reason() -> None:
+    def chain(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+        cache[:, :, slots] = rows
+
+    found = run(chain, [random(3, 4, 16), random(3, 4, TOKENS), torch.tensor([15, 0, 9, 14, 3])])
+    assert found.kernels == 0
+    assert "vary along the dimension that a tile holds" in reasons(found)
+
+
 def test_what_reads_the_written_cache_runs_behind_the_kernel() -> None:
     def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
         by_slot(cache, norm(k, w), slots)

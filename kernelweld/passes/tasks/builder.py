@@ -182,6 +182,8 @@ class _Assembly:
         row = self._operand(node, 1, value)
         indices = [self._operand(node, i, p) for i, p in enumerate(places, 2) if p is not None]
         assert isinstance(row, Value)
+        if any(isinstance(index, Value) and index.width != 1 for index in indices):
+            raise DomainMismatch("the places of a cache write vary along the dimension that a tile holds")
         dims, rank = self.layout.held[node].dims, len(sizes_of(places[0]))
         kept = [dim for dim in range(len(sizes_of(cache))) if dim not in word.dims]
         access = slot_access(cache, (*dims[: word.place], *dims[word.place + rank :]), kept)
