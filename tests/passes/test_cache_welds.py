@@ -221,6 +221,34 @@ def test_values_join_keys_whose_tables_are_computed_first() -> None:
     assert found.kernels == 1
 
 
+def of_a_part(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+    by_slot(cache, norm(k[1:3], w), slots[1:3])
+
+
+def of_no_token(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+    by_slot(cache, norm(k[:0], w), slots[:0])
+
+
+def of_int32_slots(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+    by_block(cache, norm(k, w), slots.int())
+
+
+def of_flat_rows(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
+    cache.view(-1, KV_HEADS * D)[slots] = norm(k, w).flatten(1)
+
+
+@pytest.mark.parametrize(
+    "chain", [of_a_part, of_no_token, of_int32_slots, of_flat_rows], ids=lambda chain: chain.__name__
+)
+def test_parts_casts_and_views_of_slots(chain: Callable[..., object]) -> None:
+    inputs = [random(*LAYOUTS["NHD"].shape), random(TOKENS, KV_HEADS, D), random(D), SLOTS.clone()]
+    found = run(chain, inputs)
+    expected = [x.clone() for x in inputs]
+    chain(*expected)
+    assert any(same(expected[0], given) for given in found.inputs)
+    assert found.kernels == 1, reasons(found)
+
+
 def reasons(found: Run) -> str:
     assert found.result.context.plan is not None
     return "; ".join(miss.reason for miss in found.result.context.plan.near_misses)

@@ -17,10 +17,15 @@ from kernelweld.ir import CacheWrite, word_of
 from kernelweld.passes.example_inputs import concrete, example_inputs
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.tasks.held import physical_order
-from kernelweld.passes.tasks.views import base_of
+from kernelweld.passes.tasks.views import base_of, is_view
 from kernelweld.passes.verification.contract import ErrorReport, compare
 from kernelweld.passes.verification.truth import original_graph, run_float64
 from kernelweld.passes.weld import Weld
+
+#: Besides views, what an index may go through.
+_CARRIED = frozenset(
+    {torch.ops.aten.slice.Tensor, torch.ops.aten.select.int, torch.ops.prims.convert_element_type.default}
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ def _check(weld: Weld, seed: int) -> WeldCheck:
     inputs = list(dict.fromkeys([*arguments.inputs, *map(_cache_of, caches)]))
     gm = original_graph(weld.steps, inputs, [*outputs, *caches])
     drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=True))
-    drawn |= {index: places for write in caches for index, places in _places(write, seed)}
+    found = (pair for write in caches for pair in _places(write, seed))
+    drawn |= {source: places for source, places in found if source in drawn}
     values = list(drawn.values())
     original, truth = gm(*values), run_float64(gm, values)
     buffers = [_buffer(node) for node in outputs]
@@ -78,20 +84,28 @@ def _part(write: fx.Node, cache: torch.Tensor) -> torch.Tensor:
 
 
 def _places(write: fx.Node, seed: int) -> Iterator[tuple[fx.Node, torch.Tensor]]:
-    """Places of a cache write, no two of them the same, for its indices that are inputs of the weld."""
+    """Places of a cache write, no two of them the same, for what its indices are views or casts of."""
     word, (cache, _, *indices) = cast(CacheWrite, word_of(write)), write.args
     shape = [concrete(size) for size in cache.meta["val"].shape]  # type: ignore[union-attr]
     sizes = [shape[dim] for dim in word.dims]
     generator = torch.Generator().manual_seed(seed)
-    first = indices[0].meta["val"]  # type: ignore[union-attr]
-    count = math.prod(concrete(size) for size in first.shape)
-    slots = torch.randperm(math.prod(sizes), generator=generator)[:count]
+    slots = torch.randperm(math.prod(sizes), generator=generator)
     by_slot = indices[-1] is None or len(sizes) == 1
     places = (slots,) if by_slot else (slots // sizes[1], slots % sizes[1])
     for index, place in zip(indices, places, strict=False):
-        assert isinstance(index, fx.Node)
-        value = index.meta["val"]
-        yield index, place.to(value.dtype).to(value.device).reshape([concrete(s) for s in value.shape])
+        source = _source(cast(fx.Node, index))
+        value = source.meta["val"]
+        given = [concrete(size) for size in value.shape]
+        if math.prod(given) <= len(place):
+            drawn = place[: math.prod(given)].reshape(given)
+            yield source, drawn.to(value.dtype).to(value.device)
+
+
+def _source(index: fx.Node) -> fx.Node:
+    """What ``index`` is a view or a cast of."""
+    while index.op == "call_function" and (is_view(index) or index.target in _CARRIED):
+        index = index.args[0]  # type: ignore[assignment]
+    return index
 
 
 def _buffer(node: fx.Node) -> torch.Tensor:
