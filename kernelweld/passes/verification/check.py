@@ -9,6 +9,7 @@ from typing import cast
 
 import torch
 from torch import fx
+from torch._prims_common import clone_preserve_strides
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelweld.codegen.emit import emit
@@ -63,7 +64,7 @@ def _check(weld: Weld, seed: int) -> WeldCheck:
     buffers = [_buffer(node) for node in outputs]
     tensors = {name: drawn[node] for node, name in arguments.inputs.items()}
     tensors.update({arguments.outputs[node]: buffer for node, buffer in zip(outputs, buffers, strict=True)})
-    written = {write: drawn[_cache_of(write)].clone() for write in caches}  # type: ignore[union-attr]
+    written = {write: clone_preserve_strides(drawn[_cache_of(write)]) for write in caches}
     tensors.update({arguments.caches[write]: cache for write, cache in written.items()})
     launch_direct(emit(program), tensors, _sizes(weld))  # type: ignore[arg-type]
     logical = [_logical(node, buffer) for node, buffer in zip(outputs, buffers, strict=True)]
@@ -80,7 +81,8 @@ def _part(write: fx.Node, cache: torch.Tensor) -> torch.Tensor:
     """The part of ``cache`` that ``write`` sees."""
     value = write.args[0].meta["val"]  # type: ignore[union-attr]
     shape, strides = map(concrete, value.shape), map(concrete, value.stride())
-    return cache.as_strided(list(shape), list(strides), concrete(value.storage_offset()))
+    start = concrete(value.storage_offset()) - concrete(_cache_of(write).meta["val"].storage_offset())
+    return cache.as_strided(list(shape), list(strides), start)
 
 
 def _places(write: fx.Node, seed: int) -> Iterator[tuple[fx.Node, torch.Tensor]]:
