@@ -354,6 +354,19 @@ def test_places_along_the_tile_are_refused_with_the_reason() -> None:
     assert "vary along the dimension that a tile holds" in reasons(found)
 
 
+def test_a_chain_ends_where_a_cache_is_written() -> None:
+    """As many slots as rows, so that the written cache would fit the chain."""
+
+    def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
+        cache[slots] = norm(k, w)
+        return norm(cache, w)
+
+    inputs = [random(TOKENS, KV_HEADS, D), random(TOKENS, KV_HEADS, D), random(D), torch.randperm(TOKENS)]
+    found = run(chain, inputs)
+    assert found.kernels == 2
+    assert as_in_eager(found, chain, inputs)
+
+
 def test_what_reads_the_written_cache_runs_behind_the_kernel() -> None:
     def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
         by_slot(cache, norm(k, w), slots)

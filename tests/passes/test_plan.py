@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import torch
 
+from kernelweld.codegen.emit import emit
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.base import PassContext
+from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.weld import WeldPlan
 
@@ -62,6 +64,14 @@ def test_independent_chains_of_unequal_width_share_a_launch() -> None:
     assert shapes(plan(pack, rand(5, 96), rand(5, 32), rand(96), rand(32))) == [("rms_norm", [1, 1])]
 
 
+def test_a_view_of_an_operand_is_no_launch_to_wait_for() -> None:
+    def pack(x: Tensor, y: Tensor, w: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return norm(x, w), norm(y[1], weights[1])
+
+    found = plan(pack, rand(3, 16), rand(2, 5, 32), rand(16), rand(2, 32))
+    assert shapes(found) == [("rms_norm", [1, 1])]
+
+
 def test_max_tasks_limits_a_pack() -> None:
     def pack(*xs: Tensor) -> tuple[Tensor, ...]:
         return tuple(norm(x, x[0]) for x in xs)
@@ -104,6 +114,19 @@ def test_a_residual_with_two_users_is_stored_by_the_weld_that_adds_it() -> None:
         return norm(h, w), h
 
     assert shapes(plan(layer, rand(5, 32), rand(5, 32), rand(32))) == [("residual_add_rms_norm", [2])]
+
+
+def test_loads_stand_before_stores_in_the_kernel() -> None:
+    """A load behind a store waits for it, as far as a compiler can tell: the weight behind the sum."""
+
+    def chain(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return total, norm(total, w)
+
+    (weld,) = plan(chain, rand(4, 64), rand(4, 64), rand(64)).welds
+    source = emit(program_of(weld)[0]).source
+    assert source.count("tl.store(") == 2
+    assert source.rfind("tl.load(") < source.find("tl.store(")
 
 
 def test_the_same_graph_gives_the_same_plan() -> None:
