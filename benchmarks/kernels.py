@@ -14,6 +14,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -74,23 +75,32 @@ def copy_bandwidth() -> float:
 
 def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Callable[..., object]:
     """The chain's only weld as a direct launch."""
-    gm = capture(chain.function, inputs).graphs[0]
+    captured = capture(chain.function, tuple(t.clone() for t in inputs))
+    gm = captured.graphs[0]
     context = Pipeline.from_text("canonicalize,raise,plan{keep-all=true}", strict=True).run(gm).context
     assert context.plan is not None
     (weld,) = context.plan.welds
     program, arguments = program_of(weld)
-    kernel = emit(program, launch)
+    tasks = len(program.tasks)
+    kernel = emit(program, launch and replace(launch, rows=launch.rows * tasks))
     names = {n.name: name for n, name in arguments.inputs.items()}
     names |= {base_of(write.args[0]).name: name for write, name in arguments.caches.items()}
     places = [names.get(p.name) for p in gm.graph.find_nodes(op="placeholder")]
+    order = [_place(value, inputs) for value in captured.inputs[0]]
     values = {name: node.meta["val"] for node, name in arguments.outputs.items()}
     made = {name: torch.empty(v.shape, dtype=v.dtype, device=v.device) for name, v in values.items()}
 
     def call(*given: torch.Tensor) -> None:
-        tensors = {name: t for name, t in zip(places, given, strict=True) if name is not None}
+        tensors = {name: given[i] for name, i in zip(places, order, strict=True) if name is not None}
         launch_direct(kernel, {**tensors, **made}, {})
 
     return call
+
+
+def _place(value: object, inputs: Inputs) -> int:
+    """Which of ``inputs`` a graph input is: a graph takes them in the order in which it uses them."""
+    assert isinstance(value, torch.Tensor)
+    return next(i for i, t in enumerate(inputs) if t.dtype == value.dtype and torch.equal(t, value))
 
 
 def sweep(chain: Chain, tokens: int, inputs: Sequence[Inputs]) -> dict[str, float]:

@@ -107,31 +107,31 @@ class Launcher:
 
     def _take_over(self, call: fx.Node, node: fx.Node, name: str) -> None:
         """The value of ``node`` from the kernel's output, permuted back to its logical order."""
-        result = self._graph.call_function(operator.getitem, (call, name))
-        result.meta["val"] = call.meta["val"][name]
+        result = self._result(call, name)
         order = physical_order(node)
         if order != tuple(range(len(order))):
             inverse = [order.index(i) for i in range(len(order))]
             permuted = self._graph.call_function(aten.permute.default, (result, inverse))
             permuted.meta["val"] = aten.permute.default(result.meta["val"], inverse)
             result = permuted
-        for key in ("stack_trace", "nn_module_stack"):
-            if key in node.meta:
-                result.meta[key] = call.meta[key] = node.meta[key]
+        _inherit(node, result, call)
         node.replace_all_uses_with(result)
 
     def _update(self, call: fx.Node, node: fx.Node, name: str) -> None:
         """The written cache in place of ``node``, through the views that lead to the part that it writes."""
-        result = self._graph.call_function(operator.getitem, (call, name))
-        result.meta["val"] = call.meta["val"][name]
+        result = self._result(call, name)
         base, part = base_of(node.args[0]), result  # type: ignore[arg-type]
         for view in _views(node.args[0], base):  # type: ignore[arg-type]
             part = self._graph.node_copy(view, {view.args[0]: part}.get)
-        for key in ("stack_trace", "nn_module_stack"):
-            if key in node.meta:
-                result.meta[key] = call.meta[key] = node.meta[key]
+        _inherit(node, result, call)
         node.replace_all_uses_with(part)
         _copy_back(base, result)
+
+    def _result(self, call: fx.Node, name: str) -> fx.Node:
+        """What the kernel wrote to its argument ``name``."""
+        result = self._graph.call_function(operator.getitem, (call, name))
+        result.meta["val"] = call.meta["val"][name]
+        return result
 
     def _erase(self, node: fx.Node) -> None:
         """Erases a welded step with the views that only carried its value on to other steps."""
@@ -142,6 +142,14 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
+
+
+def _inherit(node: fx.Node, *heirs: fx.Node) -> None:
+    """Gives ``heirs`` the place of ``node`` in the user's source."""
+    for key in ("stack_trace", "nn_module_stack"):
+        if key in node.meta:
+            for heir in heirs:
+                heir.meta[key] = node.meta[key]
 
 
 def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
