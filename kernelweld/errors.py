@@ -180,6 +180,24 @@ class BadOption(KernelweldError):
 
 
 @dataclass(eq=False)
+class BadOperand(KernelweldError):
+    """A tensor that a word does not take. ``got`` and ``wanted`` are its dtype, shape or place in words."""
+
+    word: str
+    operand: str
+    got: str
+    wanted: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.word} does not take {self.got} as {self.operand!r}"
+
+    @property
+    def remedy(self) -> str:
+        return f"Give {self.wanted}."
+
+
+@dataclass(eq=False)
 class UnsupportedGraph(KernelweldError):
     """A graph that no pass can work on as a whole."""
 

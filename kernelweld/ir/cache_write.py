@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelweld.errors import BadOperand
+from kernelweld.ir.operands import INTEGERS, check_dtype, check_shape
 from kernelweld.ir.word import Word
 
 
@@ -34,6 +36,28 @@ class CacheWrite(Word):
     dims: tuple[int, ...]
     place: int = 0
     negative: str = "end"
+
+    def check(self, *tensors: torch.Tensor | None) -> None:
+        cache, value, *given = tensors
+        assert cache is not None and value is not None
+        indices = [index for index in given if index is not None]
+        ascending = self.dims == tuple(sorted(set(self.dims)))
+        if not ascending or not self.dims or not 0 <= self.dims[0] <= self.dims[-1] < cache.dim():
+            raise BadOperand(
+                self.kind, "cache", f"{cache.dim()} dimensions", f"one with dimensions {self.dims}"
+            )
+        if not 1 <= len(indices) <= len(self.dims) <= 2:
+            got = f"{len(indices)} for dimensions {self.dims}"
+            raise BadOperand(self.kind, "index", got, "slots, or an index for each of one or two dimensions")
+        check_dtype(self.kind, "value", value, (cache.dtype,))
+        for operand, index in zip(("index", "index2"), indices, strict=False):
+            check_dtype(self.kind, operand, index, INTEGERS)
+            check_shape(self.kind, operand, index, indices[0].shape)
+        rest = [size for dim, size in enumerate(cache.shape) if dim not in self.dims]
+        rows = (*rest[: self.place], *indices[0].shape, *rest[self.place :])
+        missing = max(len(rows) - value.dim(), 0)
+        omitted = all(isinstance(size, int) and size == 1 for size in rows[:missing])
+        check_shape(self.kind, "value", value, rows[missing:] if omitted else rows)
 
     def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
         cache, value, *given = tensors

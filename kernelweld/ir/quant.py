@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelweld.ir.operands import FLOATS, check_dtype, check_shape
 from kernelweld.ir.word import Word
 
 OPERATIONS = ("divide", "reciprocal", "multiply")
@@ -35,6 +36,20 @@ class Quant(Word):
     high: float
     operation: str = "divide"
     dtype: torch.dtype = torch.float8_e4m3fn
+
+    def check(self, *tensors: torch.Tensor | None) -> None:
+        x, scale = tensors
+        assert x is not None and scale is not None
+        check_dtype(self.kind, "x", x, FLOATS)
+        check_dtype(self.kind, "scale", scale, (torch.float32,))
+        if scale.dim() > 1 or scale.shape not in ((), (1,)):
+            check_shape(
+                self.kind,
+                "scale",
+                scale,
+                (*x.shape[:-1], 1),
+                f"[1], or one for each row of x {list(x.shape)}",
+            )
 
     def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
         x, scale = tensors

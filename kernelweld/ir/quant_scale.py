@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelweld.ir.operands import FLOATS, check_dtype, check_shape
 from kernelweld.ir.word import Word
 
 EPS_PLACES = ("none", "amax", "scale")
@@ -39,6 +40,13 @@ class QuantScale(Word):
     eps_place: str = "none"
     inverse_limit: bool = False
     format: str = "fp32"
+
+    def check(self, *tensors: torch.Tensor | None) -> None:
+        x, upper = tensors
+        assert x is not None
+        check_dtype(self.kind, "x", x, FLOATS)
+        if upper is not None and upper.shape != ():
+            check_shape(self.kind, "upper", upper, (1,), "one element")
 
     def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
         x, upper = tensors

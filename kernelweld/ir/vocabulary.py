@@ -44,7 +44,9 @@ _LIBRARY = torch.library.Library("kernelweld", "DEF")
 
 def _implementation(cls: type[Word]) -> Callable[..., Tensors]:
     def run(*tensors: torch.Tensor | None, **static: object) -> Tensors:
-        return cls.from_static(static).reference(*tensors)  # type: ignore[arg-type]
+        word = cls.from_static(static)  # type: ignore[arg-type]
+        word.check(*tensors)
+        return word.reference(*tensors)
 
     return run
 

@@ -46,6 +46,9 @@ class Word(ABC):
     def reference(self, *tensors: torch.Tensor | None) -> Tensors:
         """The word in plain torch."""
 
+    def check(self, *tensors: torch.Tensor | None) -> None:  # noqa: B027 (most words take what comes)
+        """Raises :class:`~kernelweld.errors.BadOperand` for tensors that the word does not take."""
+
     @classmethod
     def schema(cls) -> str:
         """The torch.library schema: operands first, then the fields as keyword-only arguments."""

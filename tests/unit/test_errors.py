@@ -68,6 +68,10 @@ CASES: list[tuple[KernelweldError, str]] = [
         "  how to proceed: Set the environment variable TRITON_INTERPRET=1 before Python starts.",
     ),
     (
+        errors.BadOperand("quant", "scale", "shape [3, 2]", "one for each row"),
+        "quant does not take shape [3, 2] as 'scale'\n  how to proceed: Give one for each row.",
+    ),
+    (
         errors.BadOption("merge_gemms", "no", "True or False"),
         "option 'merge_gemms' cannot be 'no'\n  how to proceed: Give True or False.",
     ),

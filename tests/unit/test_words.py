@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kernelweld.errors import BadOperand
 from kernelweld.ir import (
     WORDS,
     CacheWrite,
@@ -318,6 +319,55 @@ EXAMPLES: list[tuple[Word, Shapes]] = [
 ]
 
 
+def operands(word: Word, shapes: Shapes) -> list[torch.Tensor | None]:
+    tensors = [None if shape is None else torch.randn(shape) for shape in shapes]
+    if isinstance(word, CacheWrite):
+        tensors[2:] = [None if index is None else index.long() for index in tensors[2:]]
+    return tensors
+
+
+CALLS: list[tuple[Word, tuple[torch.Tensor | None, ...], str]] = [
+    (
+        Quant(-448.0, 448.0),
+        (torch.zeros(3, 64), torch.ones(3, 1).to(bf16)),
+        "does not take bfloat16 as 'scale'",
+    ),
+    (Quant(-448.0, 448.0), (torch.zeros(3, 64), torch.ones(3, 2)), "shape [3, 2] as 'scale'"),
+    (Quant(-448.0, 448.0), (torch.zeros(3, 64).int(), torch.ones(3, 1)), "does not take int32 as 'x'"),
+    (QuantScale(448.0), (torch.zeros(3, 64), torch.ones(2)), "shape [2] as 'upper'"),
+    (
+        CacheWrite((0,)),
+        (torch.zeros(9, 8), torch.zeros(3, 8).half(), torch.arange(3), None),
+        "float16 as 'value'",
+    ),
+    (
+        CacheWrite((0,)),
+        (torch.zeros(9, 8), torch.zeros(3, 4), torch.arange(3), None),
+        "shape [3, 4] as 'value'",
+    ),
+    (CacheWrite((0,)), (torch.zeros(9, 8), torch.zeros(3, 8), torch.rand(3), None), "float32 as 'index'"),
+    (
+        CacheWrite((0, 3)),
+        (torch.zeros(9, 8), torch.zeros(3, 8), torch.arange(3), None),
+        "2 dimensions as 'cache'",
+    ),
+    (
+        CacheWrite((0, 1)),
+        (torch.zeros(9, 4, 8), torch.zeros(3, 8), torch.arange(3), torch.arange(2)),
+        "shape [2] as 'index2'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("word", "tensors", "message"), CALLS, ids=[message for *_, message in CALLS])
+def test_operands_that_a_word_does_not_take(
+    word: Word, tensors: tuple[torch.Tensor | None, ...], message: str
+) -> None:
+    with pytest.raises(BadOperand) as raised:
+        op_of(word)(*tensors, **word.static())
+    assert message in str(raised.value) and "how to proceed: Give " in str(raised.value)
+
+
 def ids(example: object) -> str:
     return str(example) if isinstance(example, Word) else ""
 
@@ -328,7 +378,7 @@ def test_the_examples_cover_the_vocabulary() -> None:
 
 @pytest.mark.parametrize(("word", "shapes"), EXAMPLES, ids=ids)
 def test_the_operator_runs_the_reference(word: Word, shapes: Shapes) -> None:
-    tensors = [None if shape is None else torch.randn(shape) for shape in shapes]
+    tensors = operands(word, shapes)
     torch.testing.assert_close(
         op_of(word)(*tensors, **word.static()), word.reference(*tensors), rtol=0, atol=0
     )
@@ -337,8 +387,7 @@ def test_the_operator_runs_the_reference(word: Word, shapes: Shapes) -> None:
 @pytest.mark.parametrize(("word", "shapes"), EXAMPLES, ids=ids)
 def test_the_fake_operator_has_the_real_shapes_and_dtypes(word: Word, shapes: Shapes) -> None:
     def run() -> object:
-        tensors = [None if shape is None else torch.randn(shape) for shape in shapes]
-        return op_of(word)(*tensors, **word.static())
+        return op_of(word)(*operands(word, shapes), **word.static())
 
     real = run()
     with FakeTensorMode():
