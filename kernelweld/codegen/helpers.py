@@ -53,6 +53,21 @@ def corrected(quotient, x, scale, inverse):
     return tl.fma(tl.fma(quotient, scale, x * -1.0), inverse * -1.0, quotient)
 """
 
+# A division takes some forty instructions, most of them for cases that do not occur here.
+_DIVIDED = """@triton.jit
+def divided(x, by, inverse):
+    # x / by rounded once, for x >= 0 and some numbers by; infinity and NaN are kept
+    near = x * inverse
+    return tl.where(x < float("inf"), tl.fma(tl.fma(near, by * -1.0, x), inverse, near), x)
+"""
+
+_RECIPROCAL = """@triton.jit
+def reciprocal(scale, finite):
+    # 1 / scale, at most one unit in the last place off: an approximation, and one step of Newton's method
+    near = 1.0 / scale
+    return tl.fma(tl.fma(near * -1.0, finite, 1.0), near, near)
+"""
+
 _FINITE_OR_ZERO = """@triton.jit
 def finite_or_zero(scale):
     # zero for infinity, whose remainders would be no numbers
@@ -67,6 +82,8 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "round_fp16": _ROUND_FP16,
         "tanh_fp32": _TANH_FP32,
         "corrected": _CORRECTED,
+        "divided": _DIVIDED,
+        "reciprocal": _RECIPROCAL,
         "finite_or_zero": _FINITE_OR_ZERO,
         "next_power_of_two": _NEXT_POWER_OF_TWO,
     }

@@ -17,6 +17,9 @@ from kernelweld.codegen.spelling import grouped, is_float, triton_dtype
 from kernelweld.codegen.task import Index, Load, Operand, Store
 from kernelweld.codegen.tile import Tile, combine
 
+#: Bytes of the widest load or store of a thread.
+_VECTOR = 16
+
 
 @dataclass(frozen=True)
 class Access:
@@ -59,7 +62,7 @@ def emit_store(scope: Scope, step: Store) -> None:
         mask = _mask(scope, rows, access.whole.count, step.operand.indices)
         guard = f", mask={mask}" if mask else ""
         value = tiles[0] if len(tiles) == 1 else _joined(scope, tiles, access.whole)
-        address = _address(scope, step.operand, access.whole)
+        address = _address(scope, step.operand, access.whole, _run(scope, step.operand))
         comment = ", ".join(f"{step.value.name}{piece}" for piece in access.pieces)
         scope.source.line(f"tl.store({address}, {grouped(value.text)}.to({dtype}){guard})", comment)
 
@@ -123,15 +126,27 @@ def _base(scope: Scope, operand: Operand) -> tuple[str, bool]:
     return (scope.shared(f"{operand.name}_row", text) if terms else text), tiled
 
 
-def _address(scope: Scope, operand: Operand, piece: Piece) -> str:
-    """Pointers to the elements of ``piece`` in every row."""
+def _run(scope: Scope, operand: Operand) -> int:
+    """Elements that a thread stores at once where that is fewer than it could; 0 for no such limit.
+
+    A thread loads 16 bytes. It could store 16 codes of one byte, but half of them would come from another
+    thread, through shared memory: codes are stored as their values were loaded.
+    """
+    loads = [step.operand.dtype for step in scope.frame.task.steps if isinstance(step, Load)]
+    widest = max((dtype.itemsize for dtype in loads if is_float(dtype)), default=1)
+    narrower = operand.dtype.itemsize == 1 < widest and operand.feature_stride == 1
+    return _VECTOR // widest if narrower else 0
+
+
+def _address(scope: Scope, operand: Operand, piece: Piece, run: int = 0) -> str:
+    """Pointers to the elements of ``piece`` in every row, moved by at most ``run`` at a time."""
     base, tiled = _base(scope, operand)
     stride = sympy.sympify(operand.feature_stride)
     constant = operand.offset if isinstance(operand.offset, sympy.Integer) else ZERO
     start = spell(sympy.expand(constant + piece.start * stride))
     if piece.count == 1:
         return total(base, start, None if tiled else scope.lane(1))
-    lane = scope.lane(piece.count)
+    lane = scope.lane(piece.count, run if piece.step == 1 else 0)
     if not (isinstance(stride, sympy.Integer) and abs(stride) * piece.last < INT32_LIMIT):
         lane = f"{lane}.to(tl.int64)"
     return total(base, start, product(lane, sympy.expand(stride * piece.step)) or f"{lane} * 0")

@@ -127,10 +127,16 @@ class Scope:
             self.source.line(f"{self._shared[text]} = {text}", comment)
         return self._shared[text]
 
-    def lane(self, count: int) -> str:
-        """Feature indices ``0, 1, …`` of a tile that holds ``count``: ``[1, B]``."""
+    def lane(self, count: int, run: int = 0) -> str:
+        """Feature indices ``0, 1, …`` of a tile that holds ``count``: ``[1, B]``.
+
+        With ``run`` the compiler knows no more than ``run`` of them to follow each other.
+        """
         size = padded(count)
-        return self.shared(f"lane_{size}", f"tl.arange(0, {size})[None, :]", f"[1, {size}]")
+        lane = self.shared(f"lane_{size}", f"tl.arange(0, {size})[None, :]", f"[1, {size}]")
+        if not 0 < run < size:
+            return lane
+        return self.shared(f"{lane}_by_{run}", f"tl.max_contiguous({lane}, [1, {run}])", f"[1, {size}]")
 
     def in_columns(self, count: int) -> str | None:
         """The mask of the features that exist, or None when there is no padding."""

@@ -24,9 +24,15 @@ _AT_MOST = f"tl.minimum({{}}, {{}}, {_NAN})"
 
 #: The quotient after one step of correction. For values of 11 significant bits its code is that of the exact
 #: quotient: none of them over a float32 lies so near a tie of two codes that the remaining error decides (all
-#: bfloat16 values over all 2**23 scales of a binade were compared). A second step makes the quotient exact:
+#: values over all 2**23 significands of scales were compared, with the inverse up to one unit off). A second
+#: step, with an inverse that is rounded once, makes the quotient exact:
 #: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990.
 _CORRECTED = "corrected({}, {}, {}, {})"
+
+#: Limits by which a magnitude is divided in three operations with the same bits as a division: compared for
+#: all 2**23 significands. Each has few bits, so no scale of a value of 11 bits has a significand of ones
+#: alone: only of such numbers can ``reciprocal`` be so far off that a code is another one.
+_LIMITS = (448.0, 240.0, 57344.0, 127.0)
 
 #: The largest code of each type.
 _LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
@@ -48,6 +54,9 @@ def emit_quant_scale(scope: Scope, step: Apply) -> None:
     amax = _bounded(amax, word, "amax")
     if word.inverse_limit:
         scale = combine(f"{{}} * {literal(inverse(word.limit))}", amax)
+    elif _is_ordinary(word):
+        limit = f"{literal(word.limit)}, {literal(inverse(word.limit))}"
+        scale = combine(f"divided({{}}, {limit})", scope.let(f"{out.name}_bounded", amax))
     else:
         scale = combine(f"tl.div_rn({{}}, {literal(word.limit)})", amax)
     scale = _bounded(scale, word, "scale")
@@ -92,7 +101,13 @@ def _ordinary_scale(scope: Scope, x: Value, scale: Value) -> QuantScale | None:
 
 def _is_ordinary(word: QuantScale) -> bool:
     least = {"amax": word.eps / word.limit, "scale": word.eps}.get(word.eps_place, 0.0)
-    return least >= 2.0**-80 and 4.0 <= word.limit <= 2.0**20
+    return least >= 2.0**-80 and word.limit in _LIMITS and not _is_all_ones(word.eps, least)
+
+
+def _is_all_ones(*numbers: float) -> bool:
+    """Whether the float32 of a number has a significand of ones alone."""
+    bits = torch.tensor(numbers).view(torch.int32) & 0x7FFFFF
+    return bool((bits == 0x7FFFFF).any())
 
 
 def _reaches(word: Quant, limit: float) -> bool:
@@ -113,10 +128,13 @@ def _division(
     exact = word.operation == "divide"
     if exact and own is None:
         return lambda element: combine("tl.div_rn({}, {})", element, scale)
-    inverse = scope.let(f"{out.name}_inverse", combine("tl.div_rn(1.0, {})", scale))
-    if not exact or own is None or own.format == "ue8m0":  # the inverse of a power of two is exact
+    if not exact or own is None:
+        inverse = scope.let(f"{out.name}_inverse", combine("tl.div_rn(1.0, {})", scale))
         return lambda element: combine("{} * {}", element, inverse)
     finite = scope.let(f"{out.name}_finite", combine("finite_or_zero({})", scale))
+    inverse = scope.let(f"{out.name}_inverse", _inverse(x, own, scale, finite))
+    if own.format == "ue8m0":  # the inverse of a power of two is exact
+        return lambda element: combine("{} * {}", element, inverse)
 
     def corrected(element: Tile) -> Tile:
         first = scope.let(f"{out.name}_near", combine("{} * {}", element, inverse))
@@ -126,6 +144,13 @@ def _division(
         return combine(_CORRECTED, scope.let(f"{out.name}_nearer", better), element, finite, inverse)
 
     return corrected
+
+
+def _inverse(x: Value, own: QuantScale, scale: Tile, finite: Tile) -> Tile:
+    """``1 / scale``, rounded once where that matters: to the second correction of a float32 quotient."""
+    if x.dtype == torch.float32 and own.format != "ue8m0":
+        return combine("tl.div_rn(1.0, {})", scale)
+    return combine("reciprocal({}, {})", scale, finite)
 
 
 def _both(step: Apply) -> tuple[Value, Value]:
