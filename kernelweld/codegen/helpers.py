@@ -45,6 +45,13 @@ def next_power_of_two(x):
     return tl.where(x < float("inf"), bits.to(tl.float32, bitcast=True), x)
 """
 
+_POWER_OF_TWO_BELOW = """@triton.jit
+def power_of_two_below(x):
+    # 2 ** floor(log2(x)) of x >= 0, exactly; zero for a subnormal
+    power = (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    return tl.where(x < float("inf"), power, x)
+"""
+
 # The remainder has the sign that keeps a zero's: 0 * s - 0 is +0, and +0 times a negative number -0. Triton
 # 3.6 writes a minus as a subtraction from zero, and -(1 / inf) would be +0: hence the products.
 _CORRECTED = """@triton.jit
@@ -86,5 +93,6 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "reciprocal": _RECIPROCAL,
         "finite_or_zero": _FINITE_OR_ZERO,
         "next_power_of_two": _NEXT_POWER_OF_TWO,
+        "power_of_two_below": _POWER_OF_TWO_BELOW,
     }
 )

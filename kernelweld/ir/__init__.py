@@ -8,6 +8,7 @@ of a node is found with :func:`word_of`.
 from __future__ import annotations
 
 from kernelweld.ir.cache_write import CacheWrite
+from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
@@ -23,6 +24,7 @@ from kernelweld.ir.vocabulary import WORDS, insert_word, op_of, step_of, word_of
 from kernelweld.ir.word import Word
 
 __all__ = [
+    "E8M0",
     "WORDS",
     "CacheWrite",
     "GateMul",

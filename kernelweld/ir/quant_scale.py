@@ -10,7 +10,7 @@ from kernelweld.ir.operands import FLOATS, check_dtype, check_shape
 from kernelweld.ir.word import Word
 
 EPS_PLACES = ("none", "amax", "scale")
-FORMATS = ("fp32", "ue8m0")
+FORMATS = ("fp32", "ue8m0", "ue8m0_floor")
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,16 @@ class QuantScale(Word):
         s = a / limit                        a * (1 / limit), rounded once, if ``inverse_limit``
         s = max(s, eps)                      if eps_place is "scale"
         s = 2 ** ceil(log2(s))               if format is "ue8m0": the next power of two, exactly
+        s = 2 ** floor(log2(s))              if format is "ue8m0_floor": the one before
+        s = min(max(s, low), high)           if ``high`` is not 0: two powers of two
 
-    ``limit`` is the largest code: 448 for e4m3, 127 for int8.
+    ``limit`` is the largest code: 448 for e4m3, 127 for int8; MX formats divide by a power of two, or not at
+    all (1), and round down.
 
-    Shapes: ``x [..., N]``, ``upper`` one element, out ``[..., 1]`` in float32. Rounding: none but float32's.
-    Source: the per-token and per-group quantization of vLLM and DeepSeek-V3.
+    Shapes: ``x [..., N]``, ``upper`` one element, out ``[..., 1]`` in float32, ``[...]`` without ``keepdim``.
+    Rounding: none but float32's.
+    Source: the per-token and per-group quantization of vLLM and DeepSeek-V3; OCP Microscaling Formats (MX)
+    Specification 1.0, section 6.3.
     """
 
     kind = "quant_scale"
@@ -40,6 +45,9 @@ class QuantScale(Word):
     eps_place: str = "none"
     inverse_limit: bool = False
     format: str = "fp32"
+    low: float = 0.0
+    high: float = 0.0
+    keepdim: bool = True
 
     def check(self, *tensors: torch.Tensor | None) -> None:
         x, upper = tensors
@@ -51,7 +59,7 @@ class QuantScale(Word):
     def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
         x, upper = tensors
         assert x is not None
-        amax = x.float().abs().amax(-1, keepdim=True)
+        amax = x.float().abs().amax(-1, keepdim=self.keepdim)
         if upper is not None:
             amax = torch.minimum(amax, upper.float().reshape(()))
         if self.eps_place == "amax":
@@ -59,7 +67,13 @@ class QuantScale(Word):
         scale = amax * inverse(self.limit) if self.inverse_limit else amax / torch.full_like(amax, self.limit)
         if self.eps_place == "scale":
             scale = scale.clamp_min(self.eps)
-        return next_power_of_two(scale) if self.format == "ue8m0" else scale
+        return scale if self.format == "fp32" else self._power(scale)
+
+    def _power(self, scale: torch.Tensor) -> torch.Tensor:
+        power = next_power_of_two(scale) if self.format == "ue8m0" else power_of_two_below(scale)
+        if not self.high:
+            return power
+        return torch.where(scale <= self.low, self.low, power).clamp(self.low, self.high)
 
 
 def inverse(limit: float) -> float:
@@ -76,3 +90,12 @@ def next_power_of_two(scale: torch.Tensor) -> torch.Tensor:
     bits = scale.view(torch.int32)
     raised = ((bits + 0x7FFFFF) & 0x7F800000).view(torch.float32)
     return torch.where(torch.isfinite(scale), raised, scale)
+
+
+def power_of_two_below(scale: torch.Tensor) -> torch.Tensor:
+    """``2 ** floor(log2(scale))`` by the bits of float32: the exponent alone.
+
+    Zero stays zero, infinity and NaN are kept; a subnormal becomes zero.
+    """
+    power = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)
+    return torch.where(torch.isfinite(scale), power, scale)

@@ -11,6 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.ir.cache_write import CacheWrite
+from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
@@ -34,6 +35,7 @@ WORDS: tuple[type[Word], ...] = (
     GateMul,
     QuantScale,
     Quant,
+    E8M0,
     CacheWrite,
 )
 

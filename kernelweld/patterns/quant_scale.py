@@ -13,11 +13,13 @@ from torch._ops import OpOverload
 from kernelweld.ir.quant_scale import QuantScale, inverse
 from kernelweld.patterns.bounds import UPPER, lower_bound
 from kernelweld.patterns.cover import Cover
+from kernelweld.patterns.exponent import Exponent
 from kernelweld.patterns.ops import (
     CAST,
     DIV,
     FLOATS,
     MUL,
+    argument,
     aten,
     dtype_name,
     dtype_of,
@@ -31,6 +33,9 @@ from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.peel import upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
 from kernelweld.patterns.scalars import scalar, split_scalar
+
+#: What becomes of a logarithm.
+_WHOLE = {aten.ceil.default: "ue8m0", aten.floor.default: "ue8m0_floor"}
 
 #: Largest codes: e4m3, e4m3 of AMD, e5m2, int8.
 LIMITS = (448.0, 240.0, 57344.0, 127.0)
@@ -53,17 +58,14 @@ class QuantScalePattern(ReadingPattern):
 
 
 def _magnitudes(amax: fx.Node, cover: Cover) -> fx.Node:
-    """``x`` of ``amax(abs(x), -1, keepdim=True)``."""
+    """``x`` of ``amax(abs(x), -1)``."""
     magnitude = amax.args[0]
     if not is_call(magnitude, aten.abs.default) or not isinstance(magnitude.args[0], fx.Node):
         raise something_else(amax)
     dims = amax.args[1] if len(amax.args) > 1 else []
-    keepdim = bool(amax.args[2]) if len(amax.args) > 2 else False
     rank = len(shape_of(magnitude))
     if not isinstance(dims, (list, tuple)) or [d % rank for d in dims if isinstance(d, int)] != [rank - 1]:
         raise Miss("%{} is not taken over the last dimension", amax, amax)
-    if not keepdim:
-        raise Miss("%{} drops the dimension that it is taken over", amax, amax)
     cover.take(magnitude, amax)
     x = upcast(magnitude.args[0], cover)
     if dtype_of(x) not in FLOATS:
@@ -77,13 +79,13 @@ class _Walk:
     def __init__(self, amax: fx.Node, cover: Cover) -> None:
         self.value, self._cover = amax, cover
         self.upper: fx.Node | None = None
-        self.word = QuantScale(0.0)
+        self.word = QuantScale(1.0, keepdim=bool(argument(amax, 2, "keepdim", False)))
 
     def read(self) -> None:
         """Takes all steps.
 
         Raises:
-            Miss: the magnitude is not divided by a largest code.
+            Miss: the magnitude is neither divided by a largest code nor raised to a power of two.
         """
         amax = self.value
         if dtype_of(self.value) != torch.float32:
@@ -93,7 +95,9 @@ class _Walk:
         self._limit(amax)
         if self.word.eps_place == "none":
             self._lower_bound("scale")
-        self._power_of_two()
+        self._power_of_two(amax)
+        if self.word.limit == 1.0 and self.word.format == "fp32":
+            raise something_else(amax)
 
     def _next(self, *ops: OpOverload) -> fx.Node | None:
         user = only_user(self.value)
@@ -122,10 +126,10 @@ class _Walk:
     def _limit(self, amax: fx.Node) -> None:
         user = self._next(*DIV, *MUL)
         pair = operands(user) if user is not None else None
-        number = None
-        if user is not None and pair is not None:
-            split = split_scalar(user) if is_call(user, *MUL) else (pair[0], scalar(pair[1]))
-            number = split[1] if split is not None and split[0] is self.value else None
+        if user is None or pair is None:
+            return
+        split = split_scalar(user) if is_call(user, *MUL) else (pair[0], scalar(pair[1]))
+        number = split[1] if split is not None and split[0] is self.value else None
         times = is_call(user, *MUL)
         # A factor is written as a double; the product is with its float32.
         spellings = {c: (1.0 / c, inverse(c)) if times else (c,) for c in LIMITS}
@@ -135,18 +139,15 @@ class _Walk:
         self.word = replace(self.word, limit=limit, inverse_limit=times)
         self._take(user)
 
-    def _power_of_two(self) -> None:
+    def _power_of_two(self, amax: fx.Node) -> None:
         log = self._next(aten.log2.default)
-        ceil = only_user(log) if log is not None else None
-        if not is_call(ceil, aten.ceil.default):
+        whole = only_user(log) if log is not None else None
+        if log is None or whole is None or not is_call(whole, *_WHOLE):
             return
-        power = only_user(ceil)
-        two = is_call(power, aten.exp2.default) or (
-            is_call(power, aten.pow.Scalar) and scalar(power.args[0]) == 2.0
-        )
-        if two:
-            self.word = replace(self.word, format="ue8m0")
-            self._take(log, ceil, power)
+        format = _WHOLE[whole.target]  # type: ignore[index]
+        exponent = Exponent.above(whole)
+        self.word = exponent.bounding(replace(self.word, format=format), amax)
+        self._take(log, whole, *exponent.nodes)
 
 
 def _number(size: object) -> int:

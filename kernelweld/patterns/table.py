@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kernelweld.patterns.cache_write import CacheWritePattern
+from kernelweld.patterns.e8m0 import E8M0Pattern
 from kernelweld.patterns.gate_mul import GateMulPattern
 from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
@@ -29,6 +30,7 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             RopePattern,
             RopeTablePattern,
             GateMulPattern,
+            E8M0Pattern,
             QuantScalePattern,
             QuantPattern,
             CacheWritePattern,

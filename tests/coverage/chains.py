@@ -169,6 +169,13 @@ def _group(size: int, *, powers: bool = False) -> Callable[[Tensor], object]:
     return apply
 
 
+def _mxfp8(x: Tensor) -> object:
+    g = x.float().unflatten(-1, (-1, 32))
+    amax = g.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny)
+    exponent = (torch.ceil(torch.log2(amax / 448.0)) + 127.0).clamp(0, 254)
+    return _codes(g / torch.exp2(exponent - 127.0).unsqueeze(-1)).flatten(-2), exponent.to(torch.uint8)
+
+
 def _int8(x: Tensor) -> object:
     scale = _scale(x, 127.0)
     return torch.round(x / scale).clamp(-128, 127).to(torch.int8), scale
@@ -192,6 +199,7 @@ QUANTS: Mapping[str, Stage] = MappingProxyType(
         "e4m3 group 64": Stage(_group(64), DYNAMIC),
         "e4m3 group 128": Stage(_group(128), DYNAMIC),
         "e4m3 group 128 ue8m0": Stage(_group(128, powers=True), DYNAMIC),
+        "mxfp8": Stage(_mxfp8, ("quant_scale", "e8m0", "quant")),
         "int8 token": Stage(_int8, DYNAMIC),
     }
 )
@@ -261,7 +269,7 @@ class Chain:
     @property
     def cuts(self) -> bool:
         """Whether its groups are narrower than the heads that it rotates."""
-        return self.rope != "no rope" and self.quant == "e4m3 group 64"
+        return self.rope != "no rope" and self.quant in ("e4m3 group 64", "mxfp8")
 
     @property
     def words(self) -> list[str]:

@@ -55,6 +55,11 @@ def powers_by_pow(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes(x / scale), scale
 
 
+def without_keepdim(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1).float() / 448.0
+    return codes(x.float() / scale.unsqueeze(-1)), scale
+
+
 def int8(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = (x.abs().amax(-1, keepdim=True).float() / 127.0).clamp(min=1e-7)
     return torch.round(x / scale).clamp(-128, 127).to(torch.int8), scale
@@ -71,6 +76,7 @@ SPELLINGS: list[tuple[Callable[..., Any], QuantScale, Quant]] = [
     (in_float32, QuantScale(448.0, 1e-6, "scale", True), Quant(-448.0, 448.0, "reciprocal")),
     (powers_of_two, QuantScale(448.0, 1e-4, "amax", format="ue8m0"), Quant(-448.0, 448.0, "reciprocal")),
     (powers_by_pow, QuantScale(448.0, format="ue8m0"), Quant(-448.0, 448.0)),
+    (without_keepdim, QuantScale(448.0, keepdim=False), Quant(-448.0, 448.0)),
     (int8, QuantScale(127.0, 1e-7, "scale"), Quant(-128.0, 127.0, dtype=torch.int8)),
     (int8_rounded_last, QuantScale(127.0), Quant(-127.0, 127.0, dtype=torch.int8)),
 ]
@@ -125,11 +131,6 @@ def over_the_wrong_dimension(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes(x.float() / scale), scale
 
 
-def dropped_dimension(x: Tensor) -> tuple[Tensor, Tensor]:
-    scale = x.abs().amax(-1).float() / 448.0
-    return codes(x.float() / scale.unsqueeze(-1)), scale
-
-
 def magnitudes_used_outside(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     magnitude = x.abs()
     return (*((codes(x.float() / (s := magnitude.amax(-1, keepdim=True).float() / 448.0)), s)), magnitude)
@@ -149,7 +150,6 @@ def fp8_of_whole_numbers(x: Tensor, s: Tensor) -> Tensor:
 
 NEAR = [
     (over_the_wrong_dimension, (X,), "quant_scale", "%amax is not taken over the last dimension"),
-    (dropped_dimension, (X,), "quant_scale", "%amax drops the dimension that it is taken over"),
     (magnitudes_used_outside, (X,), "quant_scale", "the inner value %abs_1 is also used by %output"),
     (
         codes_out_of_range,

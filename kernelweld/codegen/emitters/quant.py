@@ -54,15 +54,33 @@ def emit_quant_scale(scope: Scope, step: Apply) -> None:
     amax = _bounded(amax, word, "amax")
     if word.inverse_limit:
         scale = combine(f"{{}} * {literal(inverse(word.limit))}", amax)
-    elif _is_ordinary(word):
+    elif _has_normal_quotients(word):
         limit = f"{literal(word.limit)}, {literal(inverse(word.limit))}"
         scale = combine(f"divided({{}}, {limit})", scope.let(f"{out.name}_bounded", amax))
     else:
         scale = combine(f"tl.div_rn({{}}, {literal(word.limit)})", amax)
     scale = _bounded(scale, word, "scale")
-    if word.format == "ue8m0":
-        scale = combine("next_power_of_two({})", scale)
-    scope.define(out, WHOLE, scale)
+    scope.define(out, WHOLE, scale if word.format == "fp32" else _power(scope, out, word, scale))
+
+
+def _power(scope: Scope, out: Value, word: QuantScale, scale: Tile) -> Tile:
+    """The power of two at ``scale``, within its range."""
+    template = "next_power_of_two({})" if word.format == "ue8m0" else "power_of_two_below({})"
+    if not word.high:
+        return combine(template, scale)
+    scale = scope.let(f"{out.name}_quotient", scale)
+    low, high = literal(word.low), literal(word.high)
+    above = f"tl.where({{0}} <= {low}, {low}, {template.format('{0}')})"
+    return replace(scale, text=_AT_MOST.format(above.format(scale.text), high))
+
+
+def emit_e8m0(scope: Scope, step: Apply) -> None:
+    """code = bits >> 23."""
+    (scale,), (out,) = step.ins, step.outs
+    if scale is None:
+        raise Refused("e8m0 needs its operand `scale`")
+    for piece in scope.pieces(out):
+        scope.define(out, piece, combine("({}.to(tl.int32, bitcast=True) >> 23)", scope.tile(scale, piece)))
 
 
 def _bounded(tile: Tile, word: QuantScale, place: str) -> Tile:
@@ -80,7 +98,7 @@ def emit_quant(scope: Scope, step: Apply) -> None:
     for piece in scope.pieces(out):
         scaled = divide(scope.tile(x, piece))
         text = scaled.text
-        if own is None or not _reaches(word, own.limit):
+        if own is None or not _reaches(word, own):
             text = _AT_MOST.format(_AT_LEAST.format(text, literal(word.low)), literal(word.high))
         if not word.dtype.is_floating_point:
             text = _WHOLE.format(text)
@@ -100,6 +118,12 @@ def _ordinary_scale(scope: Scope, x: Value, scale: Value) -> QuantScale | None:
 
 
 def _is_ordinary(word: QuantScale) -> bool:
+    if word.high:  # a power of two whose inverse is a number
+        return word.format != "fp32" and word.low >= 2.0**-127 and word.high <= 2.0**127
+    return _has_normal_quotients(word)
+
+
+def _has_normal_quotients(word: QuantScale) -> bool:
     least = {"amax": word.eps / word.limit, "scale": word.eps}.get(word.eps_place, 0.0)
     return least >= 2.0**-80 and word.limit in _LIMITS and not _is_all_ones(word.eps, least)
 
@@ -110,11 +134,13 @@ def _is_all_ones(*numbers: float) -> bool:
     return bool((bits == 0x7FFFFF).any())
 
 
-def _reaches(word: Quant, limit: float) -> bool:
-    """Whether quotients up to ``limit``, and a rounding above it, need no bound: their codes are those of
-    ``limit``.
+def _reaches(word: Quant, own: QuantScale) -> bool:
+    """Whether quotients up to the limit, and a rounding above it, need no bound: their codes are those of the
+    limit. A scale that is rounded down, or kept in a range, has larger ones.
     """
-    return word.low <= -limit and limit <= min(word.high, _LARGEST[word.dtype])
+    if own.high or own.format == "ue8m0_floor":
+        return False
+    return word.low <= -own.limit and own.limit <= min(word.high, _LARGEST[word.dtype])
 
 
 def _division(
@@ -133,7 +159,7 @@ def _division(
         return lambda element: combine("{} * {}", element, inverse)
     finite = scope.let(f"{out.name}_finite", combine("finite_or_zero({})", scale))
     inverse = scope.let(f"{out.name}_inverse", _inverse(x, own, scale, finite))
-    if own.format == "ue8m0":  # the inverse of a power of two is exact
+    if own.format != "fp32":  # the inverse of a power of two is exact
         return lambda element: combine("{} * {}", element, inverse)
 
     def corrected(element: Tile) -> Tile:
@@ -148,7 +174,7 @@ def _division(
 
 def _inverse(x: Value, own: QuantScale, scale: Tile, finite: Tile) -> Tile:
     """``1 / scale``, rounded once where that matters: to the second correction of a float32 quotient."""
-    if x.dtype == torch.float32 and own.format != "ue8m0":
+    if x.dtype == torch.float32 and own.format == "fp32":
         return combine("tl.div_rn(1.0, {})", scale)
     return combine("reciprocal({}, {})", scale, finite)
 
@@ -161,4 +187,5 @@ def _both(step: Apply) -> tuple[Value, Value]:
 
 
 QUANT_SCALE = Emitter(same_positions, emit_quant_scale)
+E8M0_BYTE = Emitter(same_positions, emit_e8m0)
 QUANT = Emitter(same_positions, emit_quant)

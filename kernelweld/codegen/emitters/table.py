@@ -10,7 +10,7 @@ from kernelweld.codegen.emitters.contract import Emitter, no_alignment
 from kernelweld.codegen.emitters.elementwise import ELEMENTWISE
 from kernelweld.codegen.emitters.gate import GATE_MUL, RESIDUAL_ADD
 from kernelweld.codegen.emitters.norms import L2_NORM, LAYER_NORM, RMS_NORM
-from kernelweld.codegen.emitters.quant import QUANT, QUANT_SCALE
+from kernelweld.codegen.emitters.quant import E8M0_BYTE, QUANT, QUANT_SCALE
 from kernelweld.codegen.emitters.reduce import REDUCE
 from kernelweld.codegen.emitters.renaming import CONCAT, SLICE
 from kernelweld.codegen.emitters.rope import ROPE
@@ -18,6 +18,7 @@ from kernelweld.codegen.emitters.rope_table import ROPE_TABLE
 from kernelweld.codegen.memory import emit_load, emit_store
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.task import Apply, Concat, Elementwise, Load, Reduce, Slice, Store, TaskStep
+from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
@@ -41,6 +42,7 @@ WORD_EMITTERS: Mapping[type[Word], Emitter[Apply]] = MappingProxyType(
         GateMul: GATE_MUL,
         QuantScale: QUANT_SCALE,
         Quant: QUANT,
+        E8M0: E8M0_BYTE,
     }
 )
 

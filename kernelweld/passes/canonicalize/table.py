@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from torch import fx
 
-from kernelweld.passes.canonicalize import arithmetic, outer, slices, views
+from kernelweld.passes.canonicalize import arithmetic, exponents, outer, slices, views
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.patterns.ops import (
     ADD,
@@ -65,7 +65,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         aten.bmm.default: (outer.outer_product,),
         aten.mm.default: (outer.outer_product,),
         aten._to_copy.default: (arithmetic.plain_cast,),
-        CAST: (arithmetic.idle_copy,),
+        CAST: (arithmetic.idle_copy, views.view_of_codes, exponents.byte_of_power),
         CLONE: (arithmetic.idle_copy,),
     }
 )

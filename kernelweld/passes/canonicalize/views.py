@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -12,6 +13,7 @@ from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.passes.canonicalize.strides import contiguous_strides, same_strides, view_strides
 from kernelweld.patterns.dims import is_static, same_shape, same_size
 from kernelweld.patterns.ops import (
+    CAST,
     EXPAND,
     RESHAPE,
     SLICE,
@@ -117,6 +119,21 @@ def _is_contiguous(node: fx.Node) -> bool:
             return False
         step = step * size
     return True
+
+
+def view_of_codes(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A cast of a reshape to a dtype of one byte becomes a reshape of the cast: codes are written where their
+    scales are taken.
+    """
+    view, dtype = node.args
+    source = view.args[0] if is_call(view, RESHAPE[0]) else None
+    if not isinstance(view, fx.Node) or not isinstance(source, fx.Node) or len(view.users) > 1:
+        return None
+    if not isinstance(dtype, torch.dtype) or dtype.itemsize > 1 or not _is_contiguous(source):
+        return None
+    codes = put_before(node, CAST, (source, dtype))
+    codes.meta["val"] = source.meta["val"].to(dtype)
+    return put_before(node, RESHAPE[0], (codes, view.args[1]))
 
 
 def identity_permute(node: fx.Node, storage: Storage) -> fx.Node | None:

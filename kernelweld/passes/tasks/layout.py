@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from kernelweld.ir import CacheWrite, Quant, Rope, step_of
+from kernelweld.ir import E8M0, CacheWrite, Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
@@ -166,7 +166,7 @@ def check_dtypes(node: fx.Node) -> None:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise DomainMismatch("an operand is not a tensor")
-    if value.dtype not in DTYPES and not isinstance(step_of(node), (Quant, CacheWrite)):
+    if value.dtype not in DTYPES and not isinstance(step_of(node), (Quant, E8M0, CacheWrite)):
         raise DomainMismatch(
             f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks"
         )

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from kernelweld.ir import (
+    E8M0,
     CacheWrite,
     GateMul,
     Pointwise,
@@ -59,7 +60,7 @@ def is_step(node: fx.Node) -> bool:
 
 def need_of(step: Step | None) -> Need:
     """The need of a step; None stands for a concatenation."""
-    if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant, CacheWrite)):
+    if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant, E8M0, CacheWrite)):
         return Need.NOTHING
     return Need.SINGLE if step is None or isinstance(step, Rope) else Need.WHOLE
 

@@ -47,8 +47,15 @@ def _closure(steps: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> set[fx.Node
 
 class Float64(fx.Interpreter):
     """Runs a graph with every floating value in float64: casts between float dtypes do nothing, so
-    nothing is ever rounded.
+    nothing is ever rounded. Only a value whose bits are read has the dtype that it has in the graph.
     """
+
+    def run_node(self, n: fx.Node) -> object:
+        if n.target is not torch.ops.aten.view.dtype:
+            return super().run_node(n)
+        (value, dtype), _ = self.fetch_args_kwargs_from_env(n)
+        bits = value.to(n.args[0].meta["val"].dtype).view(dtype)  # type: ignore[union-attr]
+        return bits.double() if bits.is_floating_point() else bits
 
     def call_function(self, target: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         if target is torch.ops.prims.convert_element_type.default and isinstance(args[1], torch.dtype):
