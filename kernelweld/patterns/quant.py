@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -31,6 +31,7 @@ from kernelweld.patterns.ops import (
 from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.peel import upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
+from kernelweld.patterns.scalars import split_scalar
 
 #: The range of codes of each dtype.
 RANGES: Mapping[torch.dtype, tuple[float, float]] = MappingProxyType(
@@ -57,7 +58,10 @@ class QuantPattern(ReadingPattern):
         _check_rounding(bounds.value, below, dtype, cover)
         cover.take(anchor, *bounds.nodes)
         assert bounds.low is not None and bounds.high is not None
-        return cover.match(Quant(bounds.low, bounds.high, operation, dtype), (x, scale), anchor)
+        word = Quant(bounds.low, bounds.high, operation, dtype)
+        if isinstance(scale, fx.Node):
+            return cover.match(word, (x, scale), anchor)
+        return cover.match(replace(word, number=scale), (x, None), anchor)
 
 
 def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
@@ -93,11 +97,15 @@ def _check_rounding(value: fx.Node, below: fx.Node | None, dtype: torch.dtype, c
         cover.take(value)
 
 
-def _scaled(node: fx.Node, anchor: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node, str]:
+def _scaled(node: fx.Node, anchor: fx.Node, cover: Cover) -> tuple[fx.Node, fx.Node | float, str]:
     """``x``, its scale, and how they meet."""
     pair = operands(node) if is_call(node, *DIV, *MUL) else None
     if pair is None or dtype_of(node) != torch.float32:
         raise something_else(anchor)
+    known = _by_number(node)
+    if known is not None:
+        cover.take(node)
+        return _values(known[0], anchor, cover), known[1], known[2]
     divided = is_call(node, *DIV)
     for x, scale in (pair,) if divided else (pair, pair[::-1]):
         if not isinstance(x, fx.Node) or not isinstance(scale, fx.Node) or not _is_scale(scale, node):
@@ -105,16 +113,41 @@ def _scaled(node: fx.Node, anchor: fx.Node, cover: Cover) -> tuple[fx.Node, fx.N
         if not same_shape(shape_of(x), shape_of(node)):
             continue
         cover.take(node)
-        x = upcast(x, cover)
-        if dtype_of(x) not in FLOATS or dtype_of(scale) != torch.float32:
+        x = _values(x, anchor, cover)
+        if dtype_of(scale) != torch.float32:
             raise something_else(anchor)
-        if divided:
-            return x, scale, "divide"
-        if is_call(scale, aten.reciprocal.default) and isinstance(scale.args[0], fx.Node):
-            cover.share(scale)
-            return x, scale.args[0], "reciprocal"
-        return x, scale, "multiply"
+        return x, *_operation(scale, divided, cover)
     raise something_else(anchor)
+
+
+def _values(x: fx.Node, anchor: fx.Node, cover: Cover) -> fx.Node:
+    """What is quantized, below its upcast."""
+    x = upcast(x, cover)
+    if dtype_of(x) not in FLOATS:
+        raise something_else(anchor)
+    return x
+
+
+def _operation(scale: fx.Node, divided: bool, cover: Cover) -> tuple[fx.Node, str]:
+    """The scale of a quotient, or of a product with it or with its reciprocal; and which it is."""
+    if divided:
+        return scale, "divide"
+    if is_call(scale, aten.reciprocal.default) and isinstance(scale.args[0], fx.Node):
+        cover.share(scale)
+        return scale.args[0], "reciprocal"
+    return scale, "multiply"
+
+
+def _by_number(node: fx.Node) -> tuple[fx.Node, float, str] | None:
+    """What ``node`` divides by a number or multiplies with it, the number, and which of both."""
+    split = split_scalar(node) if is_call(node, *DIV, *MUL) else None
+    if split is None:
+        return None
+    value, number = split
+    divided = is_call(node, *DIV)
+    if not 2.0**-126 <= abs(number) < math.inf or (divided and value is not node.args[0]):
+        return None
+    return value, number, "divide" if divided else "multiply"
 
 
 def _is_scale(scale: fx.Node, product: fx.Node) -> bool:

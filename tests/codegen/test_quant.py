@@ -219,6 +219,25 @@ def test_codes_are_stored_as_values_are_loaded(lab: Any) -> None:
     assert "tl.max_contiguous(lane_128, [1, 4])" in source_of(lab, "e4m3", f32)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.parametrize("operation", ["divide", "multiply", "reciprocal"])
+@pytest.mark.parametrize("number", [0.3, -2.0, 1e-30, 3e38])
+def test_a_number_as_scale(lab: Any, device: str, dtype: torch.dtype, operation: str, number: float) -> None:
+    word = Quant(-448.0, 448.0, operation, number=number)
+    x = hard_rows(dtype).to(device)
+    outputs = {"codes": torch.zeros(x.shape, dtype=E4M3, device=device)}
+
+    def steps(v: Mapping[str, Value]) -> Sequence[TaskStep]:
+        return (Apply((v["codes"],), word, (v["x"], None)),)
+
+    lab.run(steps, {"x": x}, outputs, tuple(x.shape[:-1]))
+    expected = word.reference(x, None)
+    number_rows = ~expected.float().isnan()
+    assert torch.equal(outputs["codes"].float().isnan(), ~number_rows)
+    assert torch.equal(bits(outputs["codes"])[number_rows], bits(expected)[number_rows])
+
+
 def source_of(lab: Any, scheme: str, dtype: torch.dtype, own: bool = True) -> str:
     scale_word, code_word = SCHEMES[scheme]
     inputs = {"x": torch.randn(2, 128).to(dtype), **({} if own else {"given": torch.rand(2, 1)})}

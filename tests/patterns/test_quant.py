@@ -116,6 +116,20 @@ def test_given_scales(raised: Callable[..., Any], graph: Any, operation: str, sh
     assert result.operands == ["x_1", "s_1"]
 
 
+NUMBERS = [
+    (lambda x: codes(x.float() / 0.3), "divide", 0.3),
+    (lambda x: codes(x.float() * 0.3), "multiply", 0.3),
+    (lambda x: codes(0.25 * x.float()), "multiply", 0.25),
+]
+
+
+@pytest.mark.parametrize(("graph", "operation", "number"), NUMBERS)
+def test_a_number_as_scale(raised: Callable[..., Any], graph: Any, operation: str, number: float) -> None:
+    result = raised(graph, X)
+    assert result.only == Quant(-448.0, 448.0, operation, number=number)
+    assert result.operands == ["x_1", None]
+
+
 def test_behind_a_norm_with_both_results_kept(raised: Callable[..., Any]) -> None:
     def graph(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         h = x.float()
@@ -186,6 +200,7 @@ SOMETHING_ELSE = [
     lambda x: (x.float() / x.float()[:1]).clamp(-448.0, 448.0).to(E4M3),
     lambda x: x.to(torch.int8),
     lambda x: x.clamp(-10, 10).to(torch.int8),
+    lambda x: (x.float() * 0.0).clamp(-448.0, 448.0).to(E4M3),
 ]
 
 

@@ -321,6 +321,7 @@ EXAMPLES: list[tuple[Word, Shapes]] = [
     ),
     (E8M0(), ((3, 8),)),
     (Quant(-128.0, 127.0, dtype=torch.int8), ((3, 64), (3, 1))),
+    (Quant(-448.0, 448.0, number=0.3), ((3, 64), None)),
     (CacheWrite((0, 2), negative="nowhere"), ((5, 2, 4, 8), (3, 2, 8), (3,), None)),
 ]
 
@@ -340,6 +341,7 @@ CALLS: list[tuple[Word, tuple[torch.Tensor | None, ...], str]] = [
     ),
     (Quant(-448.0, 448.0), (torch.zeros(3, 64), torch.ones(3, 2)), "shape [3, 2] as 'scale'"),
     (Quant(-448.0, 448.0), (torch.zeros(3, 64).int(), torch.ones(3, 1)), "does not take int32 as 'x'"),
+    (Quant(-448.0, 448.0), (torch.zeros(3, 64), None), "does not take None as 'scale'"),
     (QuantScale(448.0), (torch.zeros(3, 64), torch.ones(2)), "shape [2] as 'upper'"),
     (
         CacheWrite((0,)),

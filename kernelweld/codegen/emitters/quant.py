@@ -92,9 +92,12 @@ def _bounded(tile: Tile, word: QuantScale, place: str) -> Tile:
 def emit_quant(scope: Scope, step: Apply) -> None:
     """codes = clamp(x / s), rounded by the store: e4m3 by the conversion, int8 here."""
     word, out = cast(Quant, step.word), step.outs[0]
-    x, scale = _both(step)
+    x, scale = step.ins
+    if x is None:
+        raise Refused("quant needs its operand `x`")
     own = None if word.operation == "multiply" else _ordinary_scale(scope, x, scale)
-    divide = _division(scope, out, x, scope.tile(scale, WHOLE), word, own)
+    factor = Tile(_number(word), False, 1) if scale is None else scope.tile(scale, WHOLE)
+    divide = _division(scope, out, x, factor, word, own)
     for piece in scope.pieces(out):
         scaled = divide(scope.tile(x, piece))
         text = scaled.text
@@ -105,7 +108,12 @@ def emit_quant(scope: Scope, step: Apply) -> None:
         scope.define(out, piece, replace(scaled, text=text))
 
 
-def _ordinary_scale(scope: Scope, x: Value, scale: Value) -> QuantScale | None:
+def _number(word: Quant) -> str:
+    """The scale that the word itself has, in float32."""
+    return literal(float(torch.tensor(word.number)))
+
+
+def _ordinary_scale(scope: Scope, x: Value, scale: Value | None) -> QuantScale | None:
     """The word of ``scale`` if it was taken from all of ``x`` and has a lower bound.
 
     Then no quotient exceeds its limit by more than roundings, every finite scale has a normal reciprocal, and
@@ -177,13 +185,6 @@ def _inverse(x: Value, own: QuantScale, scale: Tile, finite: Tile) -> Tile:
     if x.dtype == torch.float32 and own.format == "fp32":
         return combine("tl.div_rn(1.0, {})", scale)
     return combine("reciprocal({}, {})", scale, finite)
-
-
-def _both(step: Apply) -> tuple[Value, Value]:
-    x, scale = step.ins
-    if x is None or scale is None:
-        raise Refused("quant needs both operands")
-    return x, scale
 
 
 QUANT_SCALE = Emitter(same_positions, emit_quant_scale)
