@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import fx
 
 from kernelweld.ir import insert_word, word_of
 from kernelweld.ir.origin import ORIGIN, record_origin, restore_origin, source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.canonicalize.strides import is_contiguous
 from kernelweld.patterns.aliasing import BY_STRIDES, Writes
 from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 from kernelweld.patterns.table import PATTERNS
@@ -95,11 +97,14 @@ class _Sweep:
     def _safe(self, match: Match) -> Match | NoMatch:
         """The word reads its operands where its output stands: nothing may write to them before.
 
-        Its result may have other strides than the value it replaces: nothing may read it by strides.
+        Its result may have other strides than the value it replaces, or another place in memory: nothing may
+        read it by strides. A contiguous result has none but its own.
         """
-        for user in (user for output in match.outputs for user in output.users):
-            if user.target in BY_STRIDES:
-                return NoMatch("%{} reads the result by its strides", user, (user,), stage=2)
+        for output in match.outputs:
+            safe = (torch.ops.aten.view.dtype,) if is_contiguous(output) else ()
+            for user in output.users:
+                if user.target in BY_STRIDES and user.target not in safe:
+                    return NoMatch("%{} reads the result by its strides", user, (user,), stage=2)
         written = self._writes.between(match.nodes[0], min(match.outputs), match.operands)
         if written is None:
             return match

@@ -19,6 +19,7 @@ BF16 = torch.bfloat16
 TINY = torch.finfo(torch.float32).tiny
 X = torch.randn(3, 256).to(BF16)
 RANGE = {"low": 2.0**-127, "high": 2.0**127}
+PIPELINE = "canonicalize,raise,plan{keep-all=true},lower{target=triton}"
 CODES = Quant(-448.0, 448.0)
 
 
@@ -91,13 +92,40 @@ def hard_rows() -> Tensor:
 def test_one_kernel_has_the_bits_of_the_graph(graph: Callable[..., Any], rows: Tensor) -> None:
     captured = capture(graph, (rows,))
     gm = captured.graphs[0]
-    pipeline = Pipeline.from_text("canonicalize,raise,plan{keep-all=true},lower{target=triton}", strict=True)
-    plan = pipeline.run(gm).context.plan
+    plan = Pipeline.from_text(PIPELINE, strict=True).run(gm).context.plan
     assert plan is not None and len(plan.welds) == 1
     with exact_casts():
         results = gm(*captured.inputs[0])
     for got, expected in zip(results, graph(rows), strict=True):
         assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
+
+
+def packed(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Four scales in an integer, as DeepGEMM reads them."""
+    g = x.float().view(*x.shape[:-1], -1, 128)
+    scale = torch.exp2(torch.ceil(torch.log2(g.abs().amax(-1, keepdim=True).clamp(1e-4) / 448.0)))
+    codes = (g / scale).clamp(-448.0, 448.0).to(E4M3).view(x.shape)
+    return codes, (scale.squeeze(-1).view(torch.int32) >> 23).to(torch.uint8).view(torch.int32)
+
+
+def packed_column_major(x: Tensor) -> tuple[Tensor, Tensor]:
+    codes, scales = packed(x)
+    return codes, scales.t().contiguous().t()
+
+
+@pytest.mark.parametrize("graph", [packed, packed_column_major])
+def test_packed_scales(graph: Callable[..., Any]) -> None:
+    rows = torch.randn(5, 1024).to(BF16)
+    captured = capture(graph, (rows,))
+    gm = captured.graphs[0]
+    plan = Pipeline.from_text(PIPELINE, strict=True).run(gm).context.plan
+    assert plan is not None
+    assert [weld.name for weld in plan.welds] == ["quant_scale_quant_e8m0"]
+    with exact_casts():
+        results = gm(*captured.inputs[0])
+    for got, expected in zip(results, graph(rows), strict=True):
+        assert got.stride() == expected.stride()
+        assert torch.equal(got.float(), expected.float())
 
 
 def test_a_byte_alone(raised: Callable[..., Any]) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import fx
+
+from kernelweld.patterns.dims import same_size
+from kernelweld.patterns.ops import value_of
+
 Sizes = Sequence[int]
 
 
@@ -60,3 +65,16 @@ def _runs(shape: Sizes, strides: Sizes) -> list[tuple[int, int]]:
 def same_strides(shape: Sizes, first: Sizes, second: Sizes) -> bool:
     """Whether two stride lists address the same elements of ``shape``."""
     return all(a == b for size, a, b in zip(shape, first, second, strict=True) if size != 1)
+
+
+def is_contiguous(node: fx.Node) -> bool:
+    """Whether a value lies in memory without gaps, in the order of its dimensions, whatever its symbols."""
+    val = value_of(node)
+    if val is None:
+        return False
+    step: int = 1
+    for size, stride in zip(reversed(val.shape), reversed(val.stride()), strict=True):
+        if not same_size(size, 1) and not same_size(stride, step):
+            return False
+        step = step * size
+    return True

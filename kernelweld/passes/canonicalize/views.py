@@ -10,7 +10,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernelweld.passes.canonicalize.edit import put_before
 from kernelweld.passes.canonicalize.storage import Storage
-from kernelweld.passes.canonicalize.strides import contiguous_strides, same_strides, view_strides
+from kernelweld.passes.canonicalize.strides import (
+    contiguous_strides,
+    is_contiguous,
+    same_strides,
+    view_strides,
+)
 from kernelweld.patterns.dims import is_static, same_shape, same_size
 from kernelweld.patterns.ops import (
     CAST,
@@ -94,7 +99,7 @@ def _joins(source: fx.Node, inner: fx.Node, node: fx.Node, storage: Storage) -> 
     below, middle, above = value_of(source), value_of(inner), value_of(node)
     if below is None or middle is None or above is None:
         return False
-    if _is_contiguous(source):
+    if is_contiguous(source):
         return True
     if (
         not is_static(*below.shape, *below.stride(), *middle.shape, *above.shape, *above.stride())
@@ -109,18 +114,6 @@ def _joins(source: fx.Node, inner: fx.Node, node: fx.Node, storage: Storage) -> 
     return same_strides(above.shape, strides, above.stride())
 
 
-def _is_contiguous(node: fx.Node) -> bool:
-    val = value_of(node)
-    if val is None:
-        return False
-    step: int = 1
-    for size, stride in zip(reversed(val.shape), reversed(val.stride()), strict=True):
-        if not same_size(size, 1) and not same_size(stride, step):
-            return False
-        step = step * size
-    return True
-
-
 def view_of_codes(node: fx.Node, storage: Storage) -> fx.Node | None:
     """A cast of a reshape to a dtype of one byte becomes a reshape of the cast: codes are written where their
     scales are taken.
@@ -129,7 +122,7 @@ def view_of_codes(node: fx.Node, storage: Storage) -> fx.Node | None:
     source = view.args[0] if is_call(view, RESHAPE[0]) else None
     if not isinstance(view, fx.Node) or not isinstance(source, fx.Node) or len(view.users) > 1:
         return None
-    if not isinstance(dtype, torch.dtype) or dtype.itemsize > 1 or not _is_contiguous(source):
+    if not isinstance(dtype, torch.dtype) or dtype.itemsize > 1 or not is_contiguous(source):
         return None
     codes = put_before(node, CAST, (source, dtype))
     codes.meta["val"] = source.meta["val"].to(dtype)
