@@ -29,12 +29,14 @@ _REDUCING = (RMSNorm, LayerNorm, L2Norm, QuantScale)
 @dataclass(frozen=True)
 class Launch:
     """Launch parameters of one kernel. ``rows`` holds the rows per program of each task; 1 where heads
-    fill the first axis.
+    fill the first axis. ``packed``: results that stay in registers are rounded to bfloat16 two at a time, by
+    an instruction of NVIDIA's, so the kernel runs nowhere else.
     """
 
     num_warps: int
     num_stages: int
     rows: tuple[int, ...]
+    packed: bool = False
 
 
 def choose(program: WeldProgram) -> Launch:

@@ -16,7 +16,7 @@ from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.rows import RowDomain
 from kernelweld.codegen.source import Source
 from kernelweld.codegen.spelling import grouped
-from kernelweld.codegen.task import RowTask, Value
+from kernelweld.codegen.task import RowTask, Store, Value
 from kernelweld.codegen.tile import Tile, padded, rounded_to
 
 WHOLE = Piece(0, 1)
@@ -24,8 +24,8 @@ WHOLE = Piece(0, 1)
 
 @dataclass(frozen=True)
 class Frame:
-    """What is fixed for a task: its rows, the partition of each value, rows per program, and the
-    suffix of its names.
+    """What is fixed for a task: its rows, the partition of each value, rows per program, the suffix of its
+    names, and whether its launch rounds pairs.
     """
 
     task: RowTask
@@ -33,6 +33,7 @@ class Frame:
     partitions: Mapping[str, Partition]
     block: int
     suffix: str
+    packed: bool = False
 
     @property
     def extent(self) -> int:
@@ -94,6 +95,18 @@ class Scope:
     def let(self, name: str, tile: Tile) -> Tile:
         """Names the expression of ``tile`` in a line of its own."""
         return self._write(name, tile, "")
+
+    def result(self, value: Value, piece: Piece, tile: Tile, dtype: torch.dtype) -> None:
+        """Defines ``value[piece]`` as ``tile`` rounded to ``dtype``.
+
+        A value that is stored is rounded one by one: its store then costs no rounding of its own.
+        """
+        stored = any(isinstance(step, Store) and step.value == value for step in self.frame.task.steps)
+        if self.frame.packed and dtype == torch.bfloat16 and not stored:
+            tile = replace(tile, text=f"round_bf16_pairs({tile.text})", dtype=dtype)
+        else:
+            tile = rounded_to(tile, dtype)
+        self.define(value, piece, tile)
 
     def stage(self, value: Value, piece: Piece, stage: str, tile: Tile, dtype: torch.dtype) -> Tile:
         """An inner result of ``value`` rounded to ``dtype``, in a line of its own; float32 needs none."""

@@ -95,7 +95,8 @@ class KernelWriter:
     def _steps(self, number: int, program: str) -> None:
         task = self._tasks[number]
         suffix = str(number) if len(self._live) > 1 else ""
-        frame = Frame(task, self._domains[number], plan_task(task), self._block(number, task), suffix)
+        domain, block = self._domains[number], self._block(number, task)
+        frame = Frame(task, domain, plan_task(task), block, suffix, self._launch.packed)
         scope = Scope(frame, self._names, self._source)
         scope.open_rows(program)
         for step in loads_first(task.steps):

@@ -65,7 +65,7 @@ def emit_rms_norm(scope: Scope, step: Apply) -> None:
         y = scope.stage(out, piece, "scaled", y, word.scaled_dtype)
         if gate is not None and not word.gate_first:
             y = multiply(y, activation(word.gate, scope.tile(gate, piece)))
-        scope.define(out, piece, rounded_to(y, word.dtype))
+        scope.result(out, piece, y, word.dtype)
 
 
 def _gated_input(scope: Scope, step: Apply, word: RMSNorm, piece: Piece) -> Tile:
@@ -95,7 +95,7 @@ def emit_layer_norm(scope: Scope, step: Apply) -> None:
         y = multiply(y, scope.tile(weight, piece)) if weight is not None else y
         y = scope.stage(out, piece, "scaled", y, word.scaled_dtype)
         y = add(y, scope.tile(bias, piece)) if bias is not None else y
-        scope.define(out, piece, rounded_to(y, word.dtype))
+        scope.result(out, piece, y, word.dtype)
 
 
 def emit_l2_norm(scope: Scope, step: Apply) -> None:
