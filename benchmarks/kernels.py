@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,52 +23,20 @@ import kernelweld
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.run import launch_direct
+from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.tasks.views import base_of
 
 TOKENS = (1, 4, 16, 64, 256, 2048, 8192)
-ROTATED = 128 << 20
-MOST_SETS = 128
 
 
 def sets_of(chain: Chain, tokens: int) -> list[Inputs]:
     """Inputs of several calls: more bytes than the cache holds, as far as the number of sets allows."""
     torch.manual_seed(0)
     first = chain.inputs(tokens)
-    count = max(4, min(MOST_SETS, math.ceil(ROTATED / max(1, chain.moved(tokens)))))
-    return [first, *(chain.inputs(tokens) for _ in range(count - 1))]
-
-
-def microseconds(function: Callable[..., object], inputs: Sequence[Inputs], repeats: int = 9) -> float:
-    """The median over ``repeats`` graph replays of the time of a call."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for given in inputs[:2]:
-            function(*given)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for given in inputs:
-                function(*given)
-        graph.replay()
-        times = []
-        for _ in range(repeats):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1000 / len(inputs))
-    return statistics.median(times)
-
-
-def copy_bandwidth() -> float:
-    """Bytes per microsecond that an elementwise kernel moves, read and written: a memcpy is slower."""
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / microseconds(lambda: torch.neg(source, out=target), [()] * 4)
+    return [first, *(chain.inputs(tokens) for _ in range(rotations(chain.moved(tokens)) - 1))]
 
 
 def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Callable[..., object]:

@@ -68,6 +68,12 @@ CASES: list[tuple[KernelweldError, str]] = [
         "  how to proceed: Set the environment variable TRITON_INTERPRET=1 before Python starts.",
     ),
     (
+        errors.NeedsGPU("torch sees no CUDA device"),
+        "kernels cannot be timed here: torch sees no CUDA device\n"
+        "  how to proceed: Run it on a machine with a CUDA device, without TRITON_INTERPRET, or pass "
+        "--dry-run for bytes and predicted launches.",
+    ),
+    (
         errors.BadOption("merge_gemms", "no", "True or False"),
         "option 'merge_gemms' cannot be 'no'\n  how to proceed: Give True or False.",
     ),
