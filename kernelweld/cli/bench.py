@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,11 +14,8 @@ from kernelweld.cli.render import messages, output
 from kernelweld.errors import NeedsGPU
 
 if TYPE_CHECKING:
-    from kernelweld.cli.benching import Figures, Welded
+    from kernelweld.cli.benching import Bench, Figures, Welded
     from kernelweld.cli.targets import Target
-    from kernelweld.passes.verification.specimen import Specimen
-
-Measure = Callable[["Specimen", int], "Figures"]
 
 
 def command(
@@ -32,6 +29,7 @@ def command(
     rows: o.Rows = None,
     weld: o.WeldName = None,
     inductor: o.Inductor = False,
+    tune: o.Tune = False,
     dry_run: o.DryRun = False,
     merge_gemms: o.Merge = True,
     as_json: o.AsJson = False,
@@ -40,23 +38,28 @@ def command(
 
     Random inputs that rotate through more memory than the L2 cache holds; bytes are those that have to be
     read and written, and "of copy" is them over the time and the bandwidth of a copy kernel. The model is
-    captured where inspect captures it; only its welds run on the GPU. With --dry-run nothing is timed.
+    captured where inspect captures it; only its welds run on the GPU. With --dry-run nothing is timed. With
+    --tune the fastest launch of each weld is kept for fuse(options={"tuned": True}).
     """
+    if dry_run and tune:
+        raise typer.BadParameter("it does not go with --dry-run", param_hint="--tune")
     wanted = _rows(rows)
     if wanted != [None] and batch != 1:
         raise typer.BadParameter("it does not go with --batch", param_hint="--rows")
-    measure, environment = _measure(dry_run, inductor)
+    bench = None if dry_run else _bench(inductor, tune)
     runs = []
     for count in wanted:
         start, title = time.monotonic(), _title(target, phase, count)
         with messages().status(f"{title}: building, capturing and fusing"):
             resolved = _build(target, phase, layers, full, batch, dtype, cache, count)
             found = _welded(resolved, merge_gemms, full).named(weld)
-        taken = list(_timed(title, found, measure))
+        taken = list(_timed(title, found, bench))
         messages().print(f"[dim]{title}: {time.monotonic() - start:.0f} s[/]")
         runs.append(_shown(title, count, found, taken, as_json))
     if as_json:
-        typer.echo(json.dumps({**environment, "runs": runs}, indent=2))
+        typer.echo(json.dumps({**_environment(bench), "runs": runs}, indent=2))
+    if bench is not None and tune:
+        _keep(bench)
 
 
 def _rows(text: str | None) -> list[int | None]:
@@ -94,20 +97,29 @@ def _welded(target: Target, merge: bool, full: bool) -> Welded:
     return welded(target, merge=merge, stop=full)
 
 
-def _measure(dry_run: bool, inductor: bool) -> tuple[Measure, dict[str, object]]:
-    """What takes the figures of a weld, and where it does. A machine that cannot shows before a model is
-    built.
-    """
-    from kernelweld.cli.benching import Bench, figures
-
-    if dry_run:
-        return figures, {}
+def _bench(inductor: bool, tune: bool) -> Bench:
+    """How this machine times welds. One that cannot shows before a model is built."""
     _need_gpu()
-    import torch
+    from kernelweld.cli.benching import Bench
 
     with messages().status("measuring the bandwidth of a copy"):
-        bench = Bench.on_gpu(inductor=inductor)
-    return bench.figures, {"gpu": torch.cuda.get_device_name(), "copy_gb_per_s": bench.bandwidth / 1e3}
+        return Bench.on_gpu(inductor=inductor, tune=tune)
+
+
+def _environment(bench: Bench | None) -> dict[str, object]:
+    """Where figures were taken; nothing where none were."""
+    from kernelweld.codegen.tuning_file import gpu_name
+
+    return {} if bench is None else {"gpu": gpu_name(), "copy_gb_per_s": bench.bandwidth / 1e3}
+
+
+def _keep(bench: Bench) -> None:
+    """Adds the launches that were found to those kept for this GPU."""
+    from kernelweld.codegen.tuning_file import gpu_name, read_tuning, write_tuning
+
+    path = write_tuning(read_tuning(gpu_name()).including(bench.entries))
+    faster = sum(entry.us < entry.default_us for entry in bench.entries)
+    messages().print(f"{faster} of {len(bench.entries)} launches are faster than the default: {path}")
 
 
 def _need_gpu() -> None:
@@ -121,7 +133,10 @@ def _need_gpu() -> None:
         raise NeedsGPU("TRITON_INTERPRET is set, so Triton interprets them")
 
 
-def _timed(title: str, found: Welded, measure: Measure) -> Iterator[Figures]:
+def _timed(title: str, found: Welded, bench: Bench | None) -> Iterator[Figures]:
+    from kernelweld.cli.benching import figures
+
+    measure = figures if bench is None else bench.figures
     for number, (one, count) in enumerate(found.welds, 1):
         with messages().status(f"{title}: {one.name} ({number} of {len(found.welds)})"):
             yield measure(one, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,10 +15,12 @@ from torch import fx
 from kernelweld.cli.captured import PIPELINE, captured
 from kernelweld.cli.render import launches, layers_of, plain_table
 from kernelweld.cli.targets import Target
-from kernelweld.codegen.rows import row_domain
+from kernelweld.cli.tuning import Search, Timer
+from kernelweld.codegen.rows import most_rows
 from kernelweld.codegen.task import without_sources
 from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
 from kernelweld.codegen.traffic import moved_bytes
+from kernelweld.codegen.tuning import Entry
 from kernelweld.errors import UnknownName
 from kernelweld.ir.report import GraphReport
 from kernelweld.passes.base import Pass, PassContext, PassResult
@@ -29,9 +31,6 @@ from kernelweld.passes.verification.specimen import Specimen, specimen
 from kernelweld.passes.weld import WeldPlan
 
 aten = torch.ops.aten
-
-#: Microseconds of one call: of a function, over the argument lists that it rotates through.
-Timer = Callable[[Callable[..., object], Sequence[Sequence[object]]], float]
 
 _GB_PER_S = 1e-3  # of one byte per microsecond
 
@@ -99,26 +98,34 @@ class Figures:
 
 @dataclass(frozen=True)
 class Bench:
-    """How welds are timed. ``bandwidth`` is that of a copy, in bytes per microsecond."""
+    """How welds are timed. ``bandwidth`` is that of a copy, in bytes per microsecond. With ``tune`` other
+    launches are tried too, and what is found is kept in ``entries``.
+    """
 
     bandwidth: float
     timer: Timer = microseconds
     device: str = "cuda"
     inductor: bool = False
+    tune: bool = False
+    entries: list[Entry] = field(default_factory=list)
 
     @classmethod
-    def on_gpu(cls, *, inductor: bool = False) -> Bench:
+    def on_gpu(cls, *, inductor: bool = False, tune: bool = False) -> Bench:
         """On the current GPU, whose copy bandwidth is measured first."""
-        return cls(copy_bandwidth(), inductor=inductor)
+        return cls(copy_bandwidth(), inductor=inductor, tune=tune)
 
     def figures(self, one: Specimen, count: int) -> Figures:
         """Times the kernel of ``one`` and its original nodes on the same draws."""
         plain = figures(one, count)
-        draws = [(one.draw(seed, self.device),) for seed in range(rotations(plain.moved))]
+        draws = [one.draw(seed, self.device) for seed in range(rotations(plain.moved))]
         original = eager(one.original, self.device)
-        values = [draw.values for (draw,) in draws]
+        us = {"kernelweld": self.timer(one.launch, [(draw,) for draw in draws])}
+        if self.tune:  # before cache writes of the original nodes change what was drawn
+            self.entries.append(Search(one, draws, self.timer).entry())
+            us["tuned"] = self.entries[-1].us
+        values = [draw.values for draw in draws]
         with torch.no_grad():
-            us = {"kernelweld": self.timer(one.launch, draws), "eager": self.timer(original, values)}
+            us["eager"] = self.timer(original, values)
             if self.inductor:
                 us["inductor"] = self.timer(torch.compile(original, dynamic=False), values)
         fraction = plain.moved / us["kernelweld"] / self.bandwidth
@@ -147,7 +154,7 @@ def _kind(one: Specimen) -> object:
 
 def figures(one: Specimen, count: int) -> Figures:
     """What is known of a weld without running it."""
-    rows = max(_at(row_domain(task).total, one) for task in one.program.tasks)
+    rows = _at(most_rows(one.program), one)
     moved = _at(moved_bytes(one.program), one)
     return Figures(one.name, count, rows, moved, predict(one.original.graph))
 

@@ -67,6 +67,9 @@ WeldName: TypeAlias = Annotated[
 Inductor: TypeAlias = Annotated[
     bool, Option("--inductor", help="Also time the replaced nodes compiled by Inductor.")
 ]
+Tune: TypeAlias = Annotated[
+    bool, Option("--tune", help="Also search for each weld's fastest launch, and keep it for this GPU.")
+]
 DryRun: TypeAlias = Annotated[
     bool, Option("--dry-run", help="Time nothing: welds, bytes and predicted launches, without a GPU.")
 ]

@@ -201,9 +201,9 @@ def test_rows_in_turn_as_json(models: str) -> None:
 
 def test_timed_figures_are_shown_and_written(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(bandwidth=100.0, timer=lambda function, inputs: 4.0, device="cpu")
-    monkeypatch.setattr(Bench, "on_gpu", lambda *, inductor: bench)
+    monkeypatch.setattr(Bench, "on_gpu", lambda **_: bench)
     monkeypatch.setattr("kernelweld.cli.bench._need_gpu", lambda: None)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("kernelweld.codegen.tuning_file.gpu_name", lambda: "a GPU")
     shown = run(f"{models}:target", "--rows", "50", "--weld", "gate_mul")
     assert shown.exit_code == 0, shown.stderr
     (line,) = [line for line in shown.stdout.splitlines() if "gate_mul" in line]

@@ -11,6 +11,7 @@ import torch
 from kernelweld.cli.benching import Bench, welded
 from kernelweld.cli.targets import Target
 from kernelweld.codegen.interpreter import interpreting
+from kernelweld.codegen.tuning import Tuning
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,3 +35,22 @@ def test_times_of_a_weld_captured_without_the_gpu(device: str) -> None:
     assert set(found.us) == {"kernelweld", "eager", "inductor"}
     assert found.copy_fraction is not None and 0.5 < found.copy_fraction < 1.2
     assert found.us["eager"] > found.us["kernelweld"]
+
+
+@pytest.mark.parametrize("rows", [1, 64, 2048])
+def test_a_tuned_launch_is_no_slower_and_is_used(rows: int) -> None:
+    inputs = tuple(
+        torch.empty(shape, dtype=torch.bfloat16) for shape in ((rows, 4096), (rows, 4096), (4096,))
+    )
+    ((one, count),) = welded(Target("test", add_norm, inputs, {})).welds
+    bench = Bench.on_gpu(tune=True)
+    found = bench.figures(one, count)
+    (entry,) = bench.entries
+    assert found.us["tuned"] == entry.us <= entry.default_us
+    tuning = Tuning("here").including(bench.entries)
+    assert tuning.launch_of(one.program) == entry.launch
+    default, tuned = one.draw(device="cuda"), one.draw(device="cuda")
+    one.launch(default)
+    one.launch(tuned, entry.launch)
+    for a, b in zip(one.outputs(default), one.outputs(tuned), strict=True):
+        assert torch.equal(a, b)

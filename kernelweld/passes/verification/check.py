@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from kernelweld.codegen.tuning import Tuning
 from kernelweld.passes.verification.contract import ErrorReport, compare
 from kernelweld.passes.verification.specimen import specimen
 from kernelweld.passes.verification.truth import run_float64
@@ -24,19 +25,21 @@ class WeldCheck:
         return all(error.holds for error in self.errors)
 
 
-def check_weld(weld: Weld, seed: int = 0) -> WeldCheck:
+def check_weld(weld: Weld, seed: int = 0, tuning: Tuning | None = None) -> WeldCheck:
     """Draws inputs for ``weld``, runs its kernel and its original nodes, and judges every output.
+
+    ``tuning``: launches to use in place of the default ones, as ``lower`` does.
 
     Needs a GPU for CUDA graphs, or Triton's interpreter for CPU graphs. The weld's steps must still stand
     in their graph.
     """
     with unset_fake_temporarily():  # a compiler's hook runs under its fake mode
-        return _check(weld, seed)
+        return _check(weld, seed, tuning)
 
 
-def _check(weld: Weld, seed: int) -> WeldCheck:
+def _check(weld: Weld, seed: int, tuning: Tuning | None) -> WeldCheck:
     one = specimen(weld)
     draw = one.draw(seed)
     original, truth = one.original(*draw.values), run_float64(one.original, draw.values)
-    one.launch(draw)
+    one.launch(draw, None if tuning is None else tuning.launch_of(one.program))
     return WeldCheck(weld.name, tuple(map(compare, one.results, one.outputs(draw), original, truth)))
