@@ -155,6 +155,18 @@ def test_cache_writes_are_timed_in_place_and_to_distinct_places() -> None:
     )
 
 
+def test_a_weld_captured_without_memory_runs_elsewhere() -> None:
+    """As with ``--full``: the graph stands on the meta device, its weld runs where it is told to."""
+    inputs = (*(torch.empty(ROWS, dtype=torch.bfloat16, device="meta") for _ in range(2)),)
+    weight = torch.empty(WIDTH, dtype=torch.bfloat16, device="meta")
+    found = welded(Target("test", lambda x, r, w: (r + x, norm(r + x, w)), (*inputs, weight), {}), stop=True)
+    ((one, _),) = found.welds
+    draw = one.draw(device="cpu")
+    one.launch(draw)
+    for made, expected in zip(one.outputs(draw), eager(one.original, "cpu")(*draw.values), strict=True):
+        torch.testing.assert_close(made, expected, rtol=2**-7, atol=1e-3)
+
+
 def test_inductor_takes_part_when_asked() -> None:
     ((one, count),) = welded(target(twice, ROWS, ROWS, (WIDTH,))).welds
     clock = Clock(1.0, 2.0, 3.0)
