@@ -1,4 +1,4 @@
-"""Chains that serving engines fuse by hand, in plain torch, with their inputs and the hand-written peers."""
+"""Chains that serving engines fuse by hand, in plain torch, with their inputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ Inputs = tuple[Tensor, ...]
 E4M3 = torch.float8_e4m3fn
 GROUP = 128
 EPS = 1e-6
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,6 @@ class Chain:
     function: Callable[..., object]
     inputs: Callable[[int], Inputs]
     moved: Callable[[int], int]
-    vllm: Callable[..., object] | None = None
 
 
 def codes(x: Tensor, scale: Tensor) -> Tensor:
@@ -118,82 +118,124 @@ def qk_norm_rope_kv(
 def attention_rows(tokens: int) -> Inputs:
     """Pages of twice as many slots as tokens, and one decode or prefill step of Qwen3.5 on one rank."""
     pages = -(-2 * tokens // BLOCK)
-    caches = [torch.randn(pages, BLOCK, KV_HEADS, D, device="cuda").bfloat16() for _ in range(2)]
-    qkv = torch.randn(tokens, (2 * HEADS + 2 * KV_HEADS) * D, device="cuda").bfloat16()
-    weights = [torch.rand(D, device="cuda").bfloat16() for _ in range(2)]
-    tables = [torch.randn(tokens, ROTARY, device="cuda").bfloat16() for _ in range(2)]
-    return (*caches, qkv, *weights, *tables, torch.randperm(pages * BLOCK, device="cuda")[:tokens])
+    caches = [torch.randn(pages, BLOCK, KV_HEADS, D, device=DEVICE).bfloat16() for _ in range(2)]
+    qkv = torch.randn(tokens, (2 * HEADS + 2 * KV_HEADS) * D, device=DEVICE).bfloat16()
+    weights = [torch.rand(D, device=DEVICE).bfloat16() for _ in range(2)]
+    tables = [torch.randn(tokens, ROTARY, device=DEVICE).bfloat16() for _ in range(2)]
+    return (*caches, qkv, *weights, *tables, torch.randperm(pages * BLOCK, device=DEVICE)[:tokens])
 
 
-def rows(*widths: int, weight: int = 0) -> Callable[[int], Inputs]:
-    """bfloat16 inputs ``[tokens, width]``, and a weight."""
+def rows(*widths: int, weight: int = 0, scale: bool = False) -> Callable[[int], Inputs]:
+    """bfloat16 inputs ``[tokens, width]``, a weight, and a float32 scale of one element."""
 
     def make(tokens: int) -> Inputs:
-        tensors = [torch.randn(tokens, width, device="cuda").bfloat16() for width in widths]
-        return (*tensors, *([torch.rand(weight, device="cuda").bfloat16()] if weight else []))
+        tensors = [torch.randn(tokens, width, device=DEVICE).bfloat16() for width in widths]
+        weights = [torch.rand(weight, device=DEVICE).bfloat16()] if weight else []
+        return (*tensors, *weights, *([torch.full((1,), 0.02, device=DEVICE)] if scale else []))
 
     return make
 
 
-def _vllm_per_block(x: Tensor, residual: Tensor, weight: Tensor) -> object:
-    out = torch.empty(x.shape, dtype=E4M3, device=x.device)
-    scale = torch.empty(x.shape[0], x.shape[1] // GROUP, device=x.device)
-    torch.ops._C.rms_norm_per_block_quant(out, x, weight, scale, EPS, None, residual, GROUP, False)
-    return out, scale
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm alone."""
+    return rms_norm(x, weight)
 
 
-def _vllm_add_token(x: Tensor, residual: Tensor, weight: Tensor) -> object:
-    return _vllm_token(x, weight, residual)
+def norm_static(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """RMSNorm and codes of a given scale."""
+    return codes(rms_norm(x, weight), scale)
 
 
-def _vllm_token(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> object:
-    out = torch.empty(x.shape, dtype=E4M3, device=x.device)
-    scale = torch.empty(x.shape[0], 1, device=x.device)
-    torch.ops._C.rms_norm_dynamic_per_token_quant(out, x, weight, scale, EPS, None, residual)
-    return out, scale
+def add_norm_static(x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Residual add, RMSNorm, codes of a given scale."""
+    total = x + residual
+    return total, norm_static(total, weight, scale)
 
 
-def _vllm_silu_group(gate_up: Tensor) -> object:
-    width = gate_up.shape[1] // 2
-    out = torch.empty(gate_up.shape[0], width, dtype=E4M3, device=gate_up.device)
-    scale = torch.empty(gate_up.shape[0], width // GROUP, device=gate_up.device)
-    torch.ops._C.silu_and_mul_per_block_quant(out, gate_up, scale, GROUP, None, False)
-    return out, scale
+def silu_packed(gate_up: Tensor) -> Tensor:
+    """Gated product of the halves of one tensor."""
+    return silu_apart(*gate_up.chunk(2, -1))
 
 
-def _vllm_group(x: Tensor) -> object:
-    out = torch.empty(x.shape, dtype=E4M3, device=x.device)
-    scale = torch.empty(x.shape[0], x.shape[1] // GROUP, device=x.device)
-    torch.ops._C.per_token_group_fp8_quant(x, out, scale, GROUP, 1e-10, -448.0, 448.0, False, False, False)
-    return out, scale
+def silu_apart(gate: Tensor, up: Tensor) -> Tensor:
+    """Gated product of two tensors."""
+    return torch.nn.functional.silu(gate) * up
 
 
-def _vllm_add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> object:
-    torch.ops._C.fused_add_rms_norm(x, residual, weight, EPS)
-    return x, residual
+Q_HEADS, K_HEADS, HEAD, POSITIONS = 32, 8, 128, 4096
+
+
+def rope_by_position(q: Tensor, k: Tensor, cache: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys turned in halves, in float32; a row of ``cache`` holds cosines, then sines."""
+    cos, sin = cache[positions].chunk(2, -1)
+
+    def turned(x: Tensor) -> Tensor:
+        first, second = x.unflatten(-1, (-1, HEAD)).float().chunk(2, -1)
+        c, s = cos[:, None], sin[:, None]
+        return torch.cat((first * c - second * s, second * c + first * s), -1).to(x.dtype).flatten(1)
+
+    return turned(q), turned(k)
+
+
+def rope_by_table(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys ``[tokens, heads, HEAD]`` turned in halves, as transformers writes it."""
+
+    def turned(x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos[:, None] + torch.cat((-second, first), -1) * sin[:, None]
+
+    return turned(q), turned(k)
+
+
+def rope_rows(tokens: int) -> Inputs:
+    """Packed heads, a float32 cache of cosines and sines, and positions."""
+    q, k = rows(Q_HEADS * HEAD, K_HEADS * HEAD)(tokens)
+    angles = torch.rand(POSITIONS, HEAD // 2, device=DEVICE)
+    return (
+        q,
+        k,
+        torch.cat((angles.cos(), angles.sin()), -1),
+        torch.randperm(POSITIONS, device=DEVICE)[:tokens],
+    )
+
+
+def rope_tables(tokens: int) -> Inputs:
+    """Heads apart, and bfloat16 tables whose halves are equal."""
+    q, k = rows(Q_HEADS * HEAD, K_HEADS * HEAD)(tokens)
+    angles = torch.rand(tokens, HEAD // 2, device=DEVICE).repeat(1, 2)
+    tables = (angles.cos().bfloat16(), angles.sin().bfloat16())
+    return q.unflatten(-1, (-1, HEAD)), k.unflatten(-1, (-1, HEAD)), *tables
 
 
 H, F = 7168, 2048
 
+ROPE_BYTES = 4 * (Q_HEADS + K_HEADS) * HEAD + 4 * HEAD
+
 CHAINS: Mapping[str, Chain] = MappingProxyType(
     {
-        "add + norm 7168": Chain(add_norm, rows(H, H, weight=H), lambda t: 8 * H * t, _vllm_add_norm),
+        "norm 7168": Chain(norm, rows(H, weight=H), lambda t: 4 * H * t),
+        "gemma norm 7168": Chain(gemma_norm, rows(H, weight=H), lambda t: 4 * H * t),
+        "add + norm 7168": Chain(add_norm, rows(H, H, weight=H), lambda t: 8 * H * t),
+        "norm + static fp8 7168": Chain(norm_static, rows(H, weight=H, scale=True), lambda t: 3 * H * t),
+        "add + norm + static fp8 7168": Chain(
+            add_norm_static, rows(H, H, weight=H, scale=True), lambda t: 7 * H * t
+        ),
         "add + norm + group fp8 7168": Chain(
-            add_norm_group, rows(H, H, weight=H), lambda t: (7 * H + H // 32) * t, _vllm_per_block
+            add_norm_group, rows(H, H, weight=H), lambda t: (7 * H + H // 32) * t
         ),
-        "add + norm + token fp8 7168": Chain(
-            add_norm_token, rows(H, H, weight=H), lambda t: 7 * H * t, _vllm_add_token
-        ),
-        "norm + token fp8 7168": Chain(norm_token, rows(H, weight=H), lambda t: 3 * H * t, _vllm_token),
-        "norm + token fp8 1536": Chain(norm_token, rows(1536, weight=1536), lambda t: 4608 * t, _vllm_token),
-        "silu gate + group fp8 2048": Chain(
-            silu_group, rows(2 * F), lambda t: (5 * F + F // 32) * t, _vllm_silu_group
-        ),
+        "add + norm + token fp8 7168": Chain(add_norm_token, rows(H, H, weight=H), lambda t: 7 * H * t),
+        "norm + token fp8 7168": Chain(norm_token, rows(H, weight=H), lambda t: 3 * H * t),
+        "norm + token fp8 1536": Chain(norm_token, rows(1536, weight=1536), lambda t: 4608 * t),
+        "silu gate 2048": Chain(silu_packed, rows(2 * F), lambda t: 6 * F * t),
+        "silu gate 2048 apart": Chain(silu_apart, rows(F, F), lambda t: 6 * F * t),
+        "silu gate + group fp8 2048": Chain(silu_group, rows(2 * F), lambda t: (5 * F + F // 32) * t),
+        "rope by position 32+8x128": Chain(rope_by_position, rope_rows, lambda t: (ROPE_BYTES + 8) * t),
+        "rope by table 32+8x128": Chain(rope_by_table, rope_tables, lambda t: ROPE_BYTES * t),
         "qk norm + rope + paged kv 16+1x256": Chain(
             qk_norm_rope_kv,
             attention_rows,
             lambda t: (4 * (HEADS + 2 * KV_HEADS) * D + 4 * ROTARY + 8) * t,
         ),
-        "group fp8 7168": Chain(group_alone, rows(H), lambda t: (3 * H + H // 32) * t, _vllm_group),
+        "group fp8 7168": Chain(group_alone, rows(H), lambda t: (3 * H + H // 32) * t),
     }
 )

@@ -1,8 +1,11 @@
-"""Time of one chain: kernelweld, Inductor, and vLLM's hand-written kernels, in one run under CUDA graphs.
+"""Time of one chain: kernelweld, Inductor, and the hand-written kernels of vLLM, FlashInfer and Liger, in one
+run under CUDA graphs.
 
 Inputs rotate through more memory than the L2 cache holds; ``hot`` figures are of one set of inputs, which the
 cache keeps as far as it fits. Every figure is the median of graph replays, in microseconds a call. vLLM takes
-part when ``--vllm`` names its library of operators.
+part when ``--vllm`` names its library of operators, the others when they are installed; libraries that have a
+kernel for a chain and do not take part are named as absent. A kernel whose results are not the chain's is
+marked with the share of elements that differ.
 
     python benchmarks/kernels.py [--chains NAME ...] [--tokens N ...] [--vllm _C.abi3.so] [--out FILE]
 """
@@ -11,70 +14,39 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from chains import CHAINS, Chain, Inputs
 from hf_layers import environment
+from peers import disagreement, peers_of
 
 import kernelweld
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.run import launch_direct
+from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.tasks.views import base_of
 
 TOKENS = (1, 4, 16, 64, 256, 2048, 8192)
-ROTATED = 128 << 20
-MOST_SETS = 128
+DIFFERING = 0.01  # a larger share of elements beyond a rounding step is no longer the same chain
 
 
 def sets_of(chain: Chain, tokens: int) -> list[Inputs]:
     """Inputs of several calls: more bytes than the cache holds, as far as the number of sets allows."""
     torch.manual_seed(0)
     first = chain.inputs(tokens)
-    count = max(4, min(MOST_SETS, math.ceil(ROTATED / max(1, chain.moved(tokens)))))
-    return [first, *(chain.inputs(tokens) for _ in range(count - 1))]
+    return [first, *(chain.inputs(tokens) for _ in range(rotations(chain.moved(tokens)) - 1))]
 
 
-def microseconds(function: Callable[..., object], inputs: Sequence[Inputs], repeats: int = 9) -> float:
-    """The median over ``repeats`` graph replays of the time of a call."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for given in inputs[:2]:
-            function(*given)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for given in inputs:
-                function(*given)
-        graph.replay()
-        times = []
-        for _ in range(repeats):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1000 / len(inputs))
-    return statistics.median(times)
-
-
-def copy_bandwidth() -> float:
-    """Bytes per microsecond that an elementwise kernel moves, read and written: a memcpy is slower."""
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / microseconds(lambda: torch.neg(source, out=target), [()] * 4)
-
-
-def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Callable[..., object]:
-    """The chain's only weld as a direct launch."""
+def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Callable[..., object] | None:
+    """The chain's only weld as a direct launch; None if it reads what another kernel computes."""
     captured = capture(chain.function, tuple(t.clone() for t in inputs))
     gm = captured.graphs[0]
     context = Pipeline.from_text("canonicalize,raise,plan{keep-all=true}", strict=True).run(gm).context
@@ -86,6 +58,8 @@ def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Call
     names = {n.name: name for n, name in arguments.inputs.items()}
     names |= {base_of(write.args[0]).name: name for write, name in arguments.caches.items()}
     places = [names.get(p.name) for p in gm.graph.find_nodes(op="placeholder")]
+    if not {*names.values()} <= {*places}:
+        return None
     order = [_place(value, inputs) for value in captured.inputs[0]]
     values = {name: node.meta["val"] for node, name in arguments.outputs.items()}
     made = {name: torch.empty(v.shape, dtype=v.dtype, device=v.device) for name, v in values.items()}
@@ -104,27 +78,47 @@ def _place(value: object, inputs: Inputs) -> int:
 
 
 def sweep(chain: Chain, tokens: int, inputs: Sequence[Inputs]) -> dict[str, float]:
-    """The direct launch with other numbers of warps than the chosen one."""
-    found = {"direct": microseconds(launched(chain, inputs[0]), inputs)}
-    for warps in (4, 8, 16, 32):
-        for rows in (1, 2, 4):
-            call = launched(chain, inputs[0], Launch(warps, 1, (rows,)))
-            found[f"{warps} warps, {rows} rows"] = microseconds(call, inputs)
-    return found
+    """The direct launch, and with other warps and rows than those chosen; nothing where there is none."""
+    launches: dict[str, Launch | None] = {"direct": None}
+    launches |= {f"{w} warps, {r} rows": Launch(w, 1, (r,)) for w in (4, 8, 16, 32) for r in (1, 2, 4)}
+    calls = {name: launched(chain, inputs[0], launch) for name, launch in launches.items()}
+    return {name: microseconds(call, inputs) for name, call in calls.items() if call is not None}
 
 
-def peers_of(chain: Chain, fused: Callable[..., object], *, vllm: bool) -> dict[str, Callable[..., object]]:
-    found = {"kernelweld": fused, "inductor": torch.compile(chain.function, dynamic=False)}
-    if vllm and chain.vllm is not None:
-        found["vllm"] = chain.vllm
-    return found
+def contenders(name: str, fused: Callable[..., object]) -> tuple[dict[str, Callable[..., object]], list[str]]:
+    """What is timed for a chain by name, ourselves first, and which libraries are absent."""
+    peers, absent = peers_of(name)
+    inductor = torch.compile(CHAINS[name].function, dynamic=False)
+    return {"kernelweld": fused, "inductor": inductor, **peers}, absent
 
 
-def print_row(
-    name: str, tokens: int, times: Mapping[str, float], hot: Mapping[str, float], roofline: float
-) -> None:
-    texts = [f"{peer} {value:7.2f} (hot {hot[peer]:7.2f})" for peer, value in times.items()]
-    print(f"{name:32}{tokens:6}  {'  '.join(texts)}  {roofline:5.0%} of copy bandwidth", flush=True)
+def print_row(name: str, tokens: int, record: Mapping[str, Any]) -> None:
+    """One line: each contender's time, the absent ones, and what does not compute the chain."""
+    hot, differing = record["hot_us"], record["differing"]
+    texts = [f"{peer} {value:7.2f} (hot {hot[peer]:7.2f})" for peer, value in record["us"].items()]
+    texts += [f"{peer} absent" for peer in record["absent"]]
+    texts += [f"{peer} differs in {share:.1%}" for peer, share in differing.items()]
+    fraction = record["copy_fraction"]
+    print(f"{name:32}{tokens:6}  {'  '.join(texts)}  {fraction:5.0%} of copy bandwidth", flush=True)
+
+
+def measure(name: str, tokens: int, bandwidth: float) -> dict[str, Any]:
+    """All figures of one chain at one number of tokens."""
+    chain = CHAINS[name]
+    torch._dynamo.reset()
+    fused = kernelweld.fuse(chain.function, dynamic=False)
+    (calls, absent), inputs = contenders(name, fused), sets_of(chain, tokens)
+    shares = {peer: disagreement(chain, call, inputs[0]) for peer, call in peers_of(name)[0].items()}
+    times = {peer: microseconds(call, inputs) for peer, call in calls.items()}
+    hot = {peer: microseconds(call, inputs[:1] * len(inputs)) for peer, call in calls.items()}
+    return {
+        "us": times,
+        "hot_us": hot,
+        "copy_fraction": chain.moved(tokens) / times["kernelweld"] / bandwidth,
+        "welds": [w.name for g in kernelweld.report(fused).graphs for w in g.welds],
+        "absent": absent,
+        "differing": {peer: share for peer, share in shares.items() if share > DIFFERING},
+    }
 
 
 def main() -> None:
@@ -142,24 +136,10 @@ def main() -> None:
     torch.set_grad_enabled(False)
     bandwidth, results = copy_bandwidth(), {}
     for name in arguments.chains:
-        chain = CHAINS[name]
         for tokens in arguments.tokens:
-            torch._dynamo.reset()
-            fused = kernelweld.fuse(chain.function, dynamic=False)
-            inputs, peers = sets_of(chain, tokens), peers_of(chain, fused, vllm=bool(arguments.vllm))
-            times = {peer: microseconds(call, inputs) for peer, call in peers.items()}
-            hot = {peer: microseconds(call, inputs[:1] * len(inputs)) for peer, call in peers.items()}
-            welds = [w.name for g in kernelweld.report(fused).graphs for w in g.welds]
-            fraction = chain.moved(tokens) / times["kernelweld"] / bandwidth
-            record: dict[str, object] = {
-                "us": times,
-                "hot_us": hot,
-                "copy_fraction": fraction,
-                "welds": welds,
-            }
-            print_row(name, tokens, times, hot, fraction)
-            if arguments.sweep:
-                found = sweep(chain, tokens, inputs)
+            record = measure(name, tokens, bandwidth)
+            print_row(name, tokens, record)
+            if arguments.sweep and (found := sweep(CHAINS[name], tokens, sets_of(CHAINS[name], tokens))):
                 record["sweep"] = found
                 best = sorted(found.items(), key=lambda item: item[1])[:4]
                 print("    ", ", ".join(f"{k} {v:.2f}" for k, v in best), f"| direct {found['direct']:.2f}")

@@ -46,9 +46,18 @@ more memory than the L2 cache holds, all in one run of `benchmarks/kernels.py`. 
 inputs that stay in the cache as far as they fit. The last column is the memory that has to be read and
 written, over time and the bandwidth of a copy kernel ({bandwidth:.2f} TB/s).
 
-| chain | tokens | kernelweld | Inductor | vLLM | of the faster one | of copy bandwidth |
-|---|---|---|---|---|---|---|
+{absent}| chain | tokens | {contenders} | of the faster one | of copy bandwidth |
+|---|---|{rule}---|---|
 """
+
+#: How contenders are called, in the order of the columns.
+CONTENDERS = {
+    "kernelweld": "kernelweld",
+    "inductor": "Inductor",
+    "vllm": "vLLM",
+    "flashinfer": "FlashInfer",
+    "liger": "Liger",
+}
 
 MEANS = """
 Geometric mean over the chains of the time relative to the faster peer, without the one that ends in a paged
@@ -76,13 +85,19 @@ def page() -> str:
 
 def chains(results: dict[str, Any]) -> str:
     """The part of the page about chains."""
-    rows = "\n".join(_chain(name, record) for name, record in results["chains"].items())
+    shown = _contenders(results["chains"])
+    rows = "\n".join(_chain(name, record, shown) for name, record in results["chains"].items())
     means = {kind: _means(results["chains"], kind) for kind in ("us", "hot_us")}
     tokens = list(means["us"])
     texts = {kind: " | ".join(f"{mean:.2f}" for mean in found.values()) for kind, found in means.items()}
     environment = ", ".join(f"{name} {value}" for name, value in results["environment"].items())
     return (
-        CHAINS_HEAD.format(bandwidth=results["copy_bytes_per_us"] / 1e6)
+        CHAINS_HEAD.format(
+            bandwidth=results["copy_bytes_per_us"] / 1e6,
+            absent=_absent(results["chains"]),
+            contenders=" | ".join(CONTENDERS[peer] for peer in shown),
+            rule="---|" * len(shown),
+        )
         + rows
         + "\n"
         + MEANS.format(
@@ -95,16 +110,32 @@ def chains(results: dict[str, Any]) -> str:
     )
 
 
-def ratio(times: dict[str, float]) -> float:
-    """The time of kernelweld over that of its fastest peer."""
-    return times["kernelweld"] / min(time for peer, time in times.items() if peer != "kernelweld")
+def ratio(record: dict[str, Any], kind: str = "us") -> float:
+    """The time of kernelweld over that of its fastest peer, of those that compute the same."""
+    times, others = record[kind], {"kernelweld", *record.get("differing", ())}
+    return times["kernelweld"] / min(time for peer, time in times.items() if peer not in others)
 
 
-def _chain(name: str, record: dict[str, Any]) -> str:
+def _contenders(records: dict[str, Any]) -> list[str]:
+    """Those that were timed on some chain."""
+    return [peer for peer in CONTENDERS if any(peer in record["us"] for record in records.values())]
+
+
+def _absent(records: dict[str, Any]) -> str:
+    """A sentence on the libraries that have kernels for these chains and were not installed."""
+    names = dict.fromkeys(
+        CONTENDERS[peer] for record in records.values() for peer in record.get("absent", ())
+    )
+    return f"Not installed there: {', '.join(names)}.\n\n" if names else ""
+
+
+def _chain(name: str, record: dict[str, Any], contenders: list[str]) -> str:
     chain, _, tokens = name.partition(" @ ")
     us, hot = record["us"], record["hot_us"]
-    cells = [f"{us[p]:.1f}<br>{hot[p]:.1f}" if p in us else "" for p in ("kernelweld", "inductor", "vllm")]
-    return f"| {chain} | {tokens} | {' | '.join(cells)} | {ratio(us):.2f} | {record['copy_fraction']:.0%} |"
+    cells = [f"{us[p]:.1f}<br>{hot[p]:.1f}" if p in us else "" for p in contenders]
+    return (
+        f"| {chain} | {tokens} | {' | '.join(cells)} | {ratio(record):.2f} | {record['copy_fraction']:.0%} |"
+    )
 
 
 def _means(records: dict[str, Any], kind: str) -> dict[int, float]:
@@ -113,7 +144,7 @@ def _means(records: dict[str, Any], kind: str) -> dict[int, float]:
     for name, record in records.items():
         chain, _, tokens = name.partition(" @ ")
         if "paged kv" not in chain:
-            found[int(tokens)].append(ratio(record[kind]))
+            found[int(tokens)].append(ratio(record, kind))
     return {tokens: geometric_mean(ratios) for tokens, ratios in found.items()}
 
 

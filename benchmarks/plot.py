@@ -19,7 +19,7 @@ def main() -> None:
     lines: dict[str, dict[int, float]] = defaultdict(dict)
     for name, record in json.loads(CHAINS.read_text(encoding="utf-8"))["chains"].items():
         chain, _, tokens = name.partition(" @ ")
-        lines[chain][int(tokens)] = ratio(record["us"])
+        lines[chain][int(tokens)] = ratio(record)
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for chain, points in lines.items():
         axes.plot(list(points), list(points.values()), marker="o", markersize=4, label=chain)

@@ -163,6 +163,24 @@ class NotInterpreting(KernelweldError):
 
 
 @dataclass(eq=False)
+class NeedsGPU(KernelweldError):
+    """Kernels were to be timed where none run. ``reason`` says why they do not."""
+
+    reason: str
+
+    @property
+    def what(self) -> str:
+        return f"kernels cannot be timed here: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return (
+            "Run it on a machine with a CUDA device, without TRITON_INTERPRET, or pass --dry-run for bytes "
+            "and predicted launches."
+        )
+
+
+@dataclass(eq=False)
 class BadOption(KernelweldError):
     """A value of an option that it cannot have. ``wanted`` says which it can."""
 

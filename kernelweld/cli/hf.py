@@ -28,11 +28,21 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Call:
-    """How a model is called: the phase of generation, the rows of the batch, the kind of cache."""
+    """How a model is called: the phase of generation, the rows of the batch, the kind of cache, and the
+    length of the prompt.
+    """
 
     phase: Phase = "prefill"
     batch: int = 1
     cache: CacheKind = "dynamic"
+    tokens: int = PREFILL_TOKENS
+
+
+def call_of_rows(phase: Phase, rows: int, cache: CacheKind) -> Call:
+    """The call on ``rows`` rows: one prompt of so many tokens, or a step of so many sequences."""
+    if phase == "prefill":
+        return Call(phase, batch=1, cache=cache, tokens=rows)
+    return Call(phase, batch=rows, cache=cache)
 
 
 def zoo_config(name: str, *, full: bool = False, layers: int | None = None) -> PreTrainedConfig:
@@ -97,14 +107,14 @@ def has_weights(folder: Path) -> bool:
 def model_kwargs(model: nn.Module, config: PreTrainedConfig, call: Call) -> dict[str, object]:
     """Keyword arguments of one forward, as ``generate`` would make them.
 
-    Prefill: ``input_ids`` of shape ``[batch, 7]`` and an empty cache. Decode: ``[batch, 1]`` and a cache
-    that holds 7 tokens, put there by a prefill of the model itself. A static cache is allocated before
+    Prefill: ``input_ids`` of shape ``[batch, tokens]`` and an empty cache. Decode: ``[batch, 1]`` and a cache
+    that holds the tokens, put there by a prefill of the model itself. A static cache is allocated before
     either.
     """
     like = next(model.parameters())
-    ids = _token_ids(config.get_text_config().vocab_size, call.batch, PREFILL_TOKENS + 1).to(like.device)
-    prompt, token = ids[:, :PREFILL_TOKENS], ids[:, PREFILL_TOKENS:]
-    cache = _new_cache(config, call.cache)
+    ids = _token_ids(config.get_text_config().vocab_size, call.batch, call.tokens + 1).to(like.device)
+    prompt, token = ids[:, : call.tokens], ids[:, call.tokens :]
+    cache = _new_cache(config, call)
     if like.is_meta:
         _make_empty(cache, like)
     if call.phase == "decode" or call.cache == "static":
@@ -138,11 +148,11 @@ def _token_ids(vocabulary: int, batch: int, length: int) -> Tensor:
     return torch.randint(0, vocabulary, (batch, length), generator=generator)
 
 
-def _new_cache(config: PreTrainedConfig, kind: CacheKind) -> Cache:
+def _new_cache(config: PreTrainedConfig, call: Call) -> Cache:
     transformers = _transformers("a cache")
     cache: Cache = (
-        transformers.StaticCache(config=config, max_cache_len=_STATIC_TOKENS)
-        if kind == "static"
+        transformers.StaticCache(config=config, max_cache_len=max(_STATIC_TOKENS, call.tokens + 1))
+        if call.cache == "static"
         else transformers.DynamicCache(config=config)
     )
     return cache

@@ -62,7 +62,15 @@ def command(
 
 
 def build(
-    target: str, phase: o.Phase, *, layers: int | None, full: bool, batch: int, dtype: o.Dtype, cache: o.Cache
+    target: str,
+    phase: o.Phase,
+    *,
+    layers: int | None,
+    full: bool,
+    batch: int,
+    dtype: o.Dtype,
+    cache: o.Cache,
+    rows: int | None = None,
 ) -> Target:
     """The target of the command line; whatever its own code raises comes as ``BadTarget``."""
     import torch
@@ -79,6 +87,7 @@ def build(
             batch=batch,
             dtype=getattr(torch, dtype),
             cache=cache.value,
+            rows=rows,
         )
 
 

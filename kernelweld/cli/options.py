@@ -52,6 +52,27 @@ Passes: TypeAlias = Annotated[
 Merge: TypeAlias = Annotated[
     bool, Option("--merge-gemms/--no-merge-gemms", help="Merge sibling linear layers first, as fuse does.")
 ]
+Rows: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--rows",
+        metavar="N,…",
+        help="Rows of the model in turn: tokens of a prefill, sequences of a decode step, or what "
+        "MODULE:CALLABLE makes of its argument `rows`.",
+    ),
+]
+WeldName: TypeAlias = Annotated[
+    str | None, Option("--weld", metavar="NAME", help="Only the welds of this name. Default: all.")
+]
+Inductor: TypeAlias = Annotated[
+    bool, Option("--inductor", help="Also time the replaced nodes compiled by Inductor.")
+]
+Tune: TypeAlias = Annotated[
+    bool, Option("--tune", help="Also search for each weld's fastest launch, and keep it for this GPU.")
+]
+DryRun: TypeAlias = Annotated[
+    bool, Option("--dry-run", help="Time nothing: welds, bytes and predicted launches, without a GPU.")
+]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
 PrintAfter: TypeAlias = Annotated[
     str | None, Option("--print-after", metavar="PASS,…|all|changed", help="Print the graph after passes.")

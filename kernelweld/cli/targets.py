@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,12 +65,16 @@ def resolve(
     dtype: torch.dtype = torch.bfloat16,
     cache: CacheKind = "dynamic",
     device: str | None = None,
+    rows: int | None = None,
 ) -> Target:
     """Resolve ``target``.
 
     ``phase``, ``layers``, ``batch``, ``dtype``, ``cache`` and ``full`` shape ``hf:`` targets and folders; a
     ``.pt2`` file and a callable bring their own inputs. With ``full`` the model has its real dimensions and
     stands on the meta device, without weights, unless ``device`` says otherwise.
+
+    ``rows`` asks for as many rows in every linear layer: a prompt of ``rows`` tokens, or a decode step of
+    ``rows`` sequences in place of ``batch``; a function is called with it.
 
     Raises:
         UnknownName: no such target; with close names.
@@ -79,16 +84,16 @@ def resolve(
     if layers is not None and layers < 1:
         raise BadTarget(target, f"{layers} layers were asked for", "Ask for one layer or more.")
     device = device or ("meta" if full else "cpu")
-    call = Call(phase, batch, cache)
+    call = Call(phase, batch, cache) if rows is None else hf.call_of_rows(phase, rows, cache)
     if target in names():
         config = hf.zoo_config(target.removeprefix("hf:"), full=full, layers=layers)
         return _random(target, config, call, dtype, device)
     if Path(target).is_dir():
         return _folder(target, layers, call, dtype, device)
     if target.endswith(".pt2"):
-        return _exported(target)
+        return _exported(target, rows)
     if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
-        return _callable(target)
+        return _callable(target, rows)
     if target.startswith("hf:") and "/" in target:
         advice = f"Models are not downloaded: give the folder of one, or one of {', '.join(names())}."
         raise BadTarget(target, "that is a model of a hub, not the name of a target", advice)
@@ -116,7 +121,10 @@ def _random(target: str, config: PreTrainedConfig, call: Call, dtype: torch.dtyp
     return Target(target, model, (), hf.model_kwargs(model, config, call), config)
 
 
-def _exported(target: str) -> Target:
+def _exported(target: str, rows: int | None) -> Target:
+    if rows is not None:
+        advice = "Leave --rows out, or write a function of `rows` and use MODULE:CALLABLE."
+        raise BadTarget(target, "a saved program has the rows of its example inputs", advice)
     if not Path(target).is_file():
         raise BadTarget(target, "there is no such file", "Give a file that torch.export.save wrote.")
     program = torch.export.load(target)
@@ -127,7 +135,7 @@ def _exported(target: str) -> Target:
     return Target(target, program.module(), tuple(args), kwargs)
 
 
-def _callable(target: str) -> Target:
+def _callable(target: str, rows: int | None) -> Target:
     module_name, _, attribute = target.partition(":")
     with _current_folder_importable():
         try:
@@ -141,8 +149,17 @@ def _callable(target: str) -> Target:
             if not hasattr(found, name):
                 raise UnknownName(f"attribute of {module_name!r}", attribute, _public(found))
             found = getattr(found, name)
-        result = found() if callable(found) else found
+        result = _called(target, found, rows) if callable(found) or rows is not None else found
     return _triple(target, result)
+
+
+def _called(target: str, found: object, rows: int | None) -> object:
+    """What a function gives, for ``rows`` if it is asked for them."""
+    if rows is not None and not (callable(found) and "rows" in signature(found).parameters):
+        advice = "Give its function an argument `rows`, or leave --rows out."
+        raise BadTarget(target, "it takes no number of rows", advice)
+    assert callable(found)
+    return found() if rows is None else found(rows=rows)
 
 
 def _triple(target: str, result: object) -> Target:

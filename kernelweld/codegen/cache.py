@@ -39,16 +39,21 @@ def write(kernel: Kernel) -> Path:
     if path.is_file() and path.read_text(encoding="utf-8") == kernel.source:
         return path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(kernel.source)
-        Path(temporary).replace(path)
+        write_text(path, kernel.source)
     except OSError as error:
         raise CodegenFailed(
             kernel.name, f"its file cannot be written to {folder} ({error.strerror})"
         ) from error
     return path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, its folder with it; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).replace(path)
 
 
 def load(kernel: Kernel) -> Autotuner:

@@ -1,13 +1,15 @@
 """How a kernel is launched: rows per program and warps, chosen by width alone.
 
 The choice never depends on the number of rows. So a row is always reduced by the same threads in the same
-order, and gives the same bits at any batch size.
+order, and gives the same bits at any batch size. Launches that were measured (``tuning``) depend on it; they
+gave the bits of this choice on every draw.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from kernelweld.codegen.layout import Partition
 from kernelweld.codegen.plan import plan_task
@@ -22,6 +24,11 @@ from kernelweld.ir.rms_norm import RMSNorm
 _WARP_ELEMENTS = 256
 #: Tile elements that one warp holds of a wide row that is reduced: fewer warps take part in the reduction.
 _REDUCING_WARP_ELEMENTS = 512
+
+#: The most tile elements that a warp holds in a launch worth measuring: 64 registers a thread.
+_MOST_WARP_ELEMENTS = 2048
+_CANDIDATE_WARPS = (1, 2, 4, 8, 16, 32)
+_CANDIDATE_FACTORS = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 
 _REDUCING = (RMSNorm, LayerNorm, L2Norm, QuantScale)
 
@@ -56,6 +63,36 @@ def choose(program: WeldProgram) -> Launch:
 def _near_power_of_two(ratio: float) -> int:
     """The nearest power of two, by ratio: 3.2 rows are 4."""
     return 1 << max(0, round(math.log2(ratio)))
+
+
+def candidates(program: WeldProgram, *, packed: bool = False) -> tuple[Launch, ...]:
+    """Launches worth measuring beside that of ``choose``: other warps, and a quarter to four times the rows a
+    program, as far as a warp can hold them; with ``packed`` also those that round pairs.
+    """
+    default = choose(program)
+    found = (
+        Launch(warps, default.num_stages, tuple(_scaled(rows, factor) for rows in default.rows), pairs)
+        for pairs in ((False, True) if packed else (False,))
+        for warps in _CANDIDATE_WARPS
+        for factor in _CANDIDATE_FACTORS
+    )
+    return tuple(
+        launch
+        for launch in dict.fromkeys(_limited(program, one) for one in found)
+        if launch not in (None, default)
+    )
+
+
+def _scaled(rows: int, factor: Fraction) -> int:
+    return max(1, int(rows * factor))
+
+
+def _limited(program: WeldProgram, launch: Launch) -> Launch | None:
+    """``launch`` with one row where heads fill the first axis; None if a warp would hold too much."""
+    rows = tuple(1 if t.heads > 1 else r for t, r in zip(program.tasks, launch.rows, strict=True))
+    tiles = (r * _tile_elements(task) for r, task in zip(rows, program.tasks, strict=True))
+    most = max(tiles) // launch.num_warps
+    return replace(launch, rows=rows) if most <= _MOST_WARP_ELEMENTS else None
 
 
 def _warps(task: RowTask, elements: int) -> int:

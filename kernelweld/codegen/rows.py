@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from kernelweld.codegen.task import Load, Operand, RowTask, Store
+from kernelweld.codegen.task import Load, Operand, RowTask, Store, WeldProgram
 
 INT32_LIMIT = 2**31
 
@@ -57,6 +57,11 @@ def row_domain(task: RowTask) -> RowDomain:
     return RowDomain(
         tuple(sizes), operands, strides, any(_may_overflow(task, *access) for access in accesses)
     )
+
+
+def most_rows(program: WeldProgram) -> sympy.Expr:
+    """The rows of the task that has most of them."""
+    return sympy.Max(*(row_domain(task).total for task in program.tasks))
 
 
 def operand_widths(task: RowTask) -> Iterator[tuple[Operand, int]]:

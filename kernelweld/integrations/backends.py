@@ -11,6 +11,7 @@ from torch import fx
 from torch._inductor.compile_fx import compile_fx
 
 from kernelweld.codegen.interpreter import exact_casts, interpreting
+from kernelweld.codegen.tuning_file import gpu_name, read_tuning
 from kernelweld.errors import NotInterpreting
 from kernelweld.integrations import store
 from kernelweld.integrations.aot import aot_backend
@@ -32,7 +33,7 @@ def inductor_backend(settings: Settings) -> Backend:
     """Inductor, with the pipeline at ``post_grad_custom_post_pass``. On a compile-cache hit the stored
     reports are read.
     """
-    hook = KernelweldPass(settings.text, settings.strict)
+    hook = _hook(settings)
     patches: dict[str, object] = {**_mode(settings), **settings.inductor, "post_grad_custom_post_pass": hook}
 
     def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
@@ -44,6 +45,12 @@ def inductor_backend(settings: Settings) -> Backend:
         return compiled, reports or store.read(key)  # type: ignore[return-value]
 
     return compile_graph
+
+
+def _hook(settings: Settings) -> KernelweldPass:
+    """The pass that ``settings`` ask for; measured launches are read here, once, and are part of its key."""
+    tuning = read_tuning(gpu_name()) if settings.tuned else None
+    return KernelweldPass(settings.text, settings.strict, tuning)
 
 
 def _mode(settings: Settings) -> dict[str, object]:
@@ -77,7 +84,7 @@ def eager_backend(settings: Settings) -> Backend:
     """The pipeline on Inductor's post-grad graph, which then runs op by op: for debugging, and where
     no compiler is installed.
     """
-    hook = KernelweldPass(settings.text, settings.strict)
+    hook = _hook(settings)
 
     def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
         with collecting() as reports:

@@ -74,7 +74,7 @@ def fuse(
         backend: ``"auto"``: kernels on CUDA, references compiled by Inductor elsewhere. ``"interpret"``: the
             generated Triton through Triton's interpreter, on any machine (needs ``TRITON_INTERPRET=1``).
             ``"eager"``: as ``"auto"`` without Inductor, op by op.
-        options: ``pipeline`` (text), ``merge_gemms`` (bool), and any option of Inductor.
+        options: ``pipeline`` (text), ``merge_gemms`` (bool), ``tuned`` (bool), and any option of Inductor.
 
     Raises:
         NotAModule: ``model`` is neither a module nor a function.

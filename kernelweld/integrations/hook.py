@@ -18,6 +18,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import kernelweld
+from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldWarning, PassFailed
 from kernelweld.ir.report import GraphReport
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
@@ -41,16 +42,18 @@ def collecting() -> Iterator[list[GraphReport]]:
 class KernelweldPass(CustomGraphPass):
     """``post_grad_custom_post_pass``: kernelweld's pipeline on a post-grad graph.
 
-    Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, every
-    source file of the package, and the versions of torch, triton and the GPU, so a compile cache never
-    serves an artefact of other code.
+    Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, the
+    measured launches in ``tuning``, every source file of the package, and the versions of torch, triton and
+    the GPU, so a compile cache never serves an artefact of other code.
     """
 
     pipeline: str = DEFAULT
     strict: bool = False
+    tuning: Tuning | None = None
 
     def __call__(self, graph: fx.Graph) -> None:
-        result, report = run_reported(Pipeline.from_text(self.pipeline, strict=self.strict), graph)
+        pipeline = Pipeline.from_text(self.pipeline, strict=self.strict, tuning=self.tuning)
+        result, report = run_reported(pipeline, graph)
         if result.failure is not None:
             warn_failure(result.failure)
         reports = _REPORTS.get()
@@ -58,9 +61,9 @@ class KernelweldPass(CustomGraphPass):
             reports.append(report)
 
     def uuid(self) -> str:
-        return hashlib.sha256(
-            "\n".join((self.pipeline, str(self.strict), environment())).encode()
-        ).hexdigest()
+        tuning = "untuned" if self.tuning is None else self.tuning.digest
+        covered = (self.pipeline, str(self.strict), tuning, environment())
+        return hashlib.sha256("\n".join(covered).encode()).hexdigest()
 
 
 def warn_failure(failure: PassFailed) -> None:

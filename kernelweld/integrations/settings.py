@@ -9,11 +9,13 @@ from kernelweld.errors import BadOption, UnknownName
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
 
 BACKENDS = ("auto", "interpret", "eager")
+OWN = ("pipeline", "merge_gemms", "tuned")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _WANTED = {
     "pipeline": "a text such as 'canonicalize,raise,plan,lower'",
     "merge_gemms": "True or False",
+    "tuned": "True or False",
     "dynamic": "True, False or None",
     "options": "a mapping such as {'merge_gemms': False}",
 }
@@ -26,6 +28,7 @@ class Settings:
     """The arguments of ``fuse``.
 
     ``pipeline`` is the textual pipeline; ``merge_gemms`` packs sibling linear layers before tracing;
+    ``tuned`` launches kernels as ``kernelweld bench --tune`` found best on this GPU;
     every other option goes to Inductor.
     """
 
@@ -37,12 +40,14 @@ class Settings:
     backend: str = "auto"
     pipeline: str = DEFAULT
     merge_gemms: bool = True
+    tuned: bool = False
     inductor: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for option, given, types in (
             ("pipeline", self.pipeline, (str,)),
             ("merge_gemms", self.merge_gemms, (bool,)),
+            ("tuned", self.tuned, (bool,)),
             ("dynamic", self.dynamic, (bool, type(None))),
         ):
             if not isinstance(given, types):
@@ -77,11 +82,11 @@ def settings_from(options: Mapping[str, Option] | None, **given: bool | str | No
     if options is not None and not isinstance(options, Mapping):
         raise BadOption("options", options, _WANTED["options"])
     options = dict(options or {})
-    own = {name: options.pop(name) for name in ("pipeline", "merge_gemms") if name in options}
+    own = {name: options.pop(name) for name in OWN if name in options}
     known = _inductor_options()
     for name in options:
         if name not in known:
-            raise UnknownName("option", name, ["pipeline", "merge_gemms", *known])
+            raise UnknownName("option", name, [*OWN, *known])
     return Settings(**given, **own, inductor=options)  # type: ignore[arg-type]
 
 

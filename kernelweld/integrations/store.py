@@ -5,15 +5,14 @@ compilation is read instead.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import fx
 
-from kernelweld.codegen.cache import cache_dir
+from kernelweld.codegen.cache import cache_dir, write_text
 from kernelweld.ir.report import GraphReport, Report
 
 
@@ -35,15 +34,8 @@ def save(key: str, reports: Sequence[GraphReport]) -> None:
     """Writes the reports of one compilation, atomically; a folder that cannot be written is no reason
     to fail.
     """
-    path = _path(key)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(Report(tuple(reports)).to_json())
-        Path(temporary).replace(path)
-    except OSError:
-        return
+    with suppress(OSError):
+        write_text(_path(key), Report(tuple(reports)).to_json())
 
 
 def read(key: str) -> tuple[GraphReport, ...]:

@@ -11,17 +11,19 @@ from torch import fx
 from kernelweld.ir.report import NearMiss
 
 if TYPE_CHECKING:
+    from kernelweld.codegen.tuning import Tuning
     from kernelweld.passes.weld import WeldPlan
 
 
 @dataclasses.dataclass
 class PassContext:
-    """What passes of one pipeline run hand on to each other: near misses so far and the plan. A new
-    one for each graph.
+    """What passes of one pipeline run hand on to each other: near misses so far and the plan. A new one for
+    each graph. ``tuning`` comes from whoever runs the pipeline.
     """
 
     near_misses: list[NearMiss] = dataclasses.field(default_factory=list)
     plan: WeldPlan | None = None
+    tuning: Tuning | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 from kernelweld.codegen.cache import load
 from kernelweld.codegen.emit import Kernel, emit
 from kernelweld.codegen.task import WeldProgram, free_symbols
+from kernelweld.codegen.tuning import Tuning
 from kernelweld.passes.contraction import escaping
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
@@ -41,16 +42,19 @@ def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
 
 
 class Launcher:
-    """Replaces welds of one graph by kernel calls; ``finish`` puts the graph back in order."""
+    """Replaces welds of one graph by kernel calls, launched as ``tuning`` says where it does; ``finish`` puts
+    the graph back in order.
+    """
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, tuning: Tuning | None = None) -> None:
         self._graph = graph
+        self._tuning = tuning
         self._symbols = SymbolNodes(graph)
 
     def insert(self, weld: Weld) -> None:
         """One kernel call for ``weld``, after the last of its steps."""
         program, arguments = program_of(weld)
-        kernel = emit(program)
+        kernel = emit(program, None if self._tuning is None else self._tuning.launch_of(program))
         with self._graph.inserting_after(max(weld.steps)):
             call = self._call(kernel, program, arguments)
             for node, name in arguments.outputs.items():

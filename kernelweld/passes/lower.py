@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import UnknownName
 from kernelweld.ir import CacheWrite, step_of, word_of
 from kernelweld.ir.word import Word
@@ -42,7 +43,7 @@ class LowerPass(Pass):
             raise UnknownName("lower target", self.target, TARGETS)
         plan = context.plan or WeldPlan(())
         kernels = [weld for weld in plan.welds if self._is_triton(weld)]
-        _launch(gm, kernels)
+        _launch(gm, kernels, context.tuning)
         _inline(gm, [weld for weld in plan.welds if weld not in kernels])
         restored = restore_all(gm)
         write_shared_inputs(gm.graph)
@@ -55,8 +56,8 @@ class LowerPass(Pass):
         return self.target == "triton" or (self.target == "auto" and device == "cuda")
 
 
-def _launch(gm: fx.GraphModule, welds: Sequence[Weld]) -> None:
-    launcher = Launcher(gm.graph)
+def _launch(gm: fx.GraphModule, welds: Sequence[Weld], tuning: Tuning | None) -> None:
+    launcher = Launcher(gm.graph, tuning)
     for weld in welds:
         launcher.insert(weld)
     launcher.finish()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
+from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldError, PassFailed
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.instruments.base import Instrument, Step
@@ -50,19 +51,28 @@ class PipelineResult:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in order. If one fails, ``strict`` decides between an error and a result that says so."""
+    """Passes in order. If one fails, ``strict`` decides between an error and a result that says so.
+
+    Kernels are launched as ``tuning`` says, where it says anything.
+    """
 
     passes: tuple[Pass, ...]
     instruments: tuple[Instrument, ...] = ()
     strict: bool = False
+    tuning: Tuning | None = None
 
     @classmethod
     def from_text(
-        cls, text: str = DEFAULT, instruments: Sequence[Instrument] = (), *, strict: bool = False
+        cls,
+        text: str = DEFAULT,
+        instruments: Sequence[Instrument] = (),
+        *,
+        strict: bool = False,
+        tuning: Tuning | None = None,
     ) -> Pipeline:
         """The pipeline that ``text`` describes. Raises BadPipeline or, for a pass or option, UnknownName."""
         passes = tuple(build(text, spec, load(spec.name)) for spec in parse(text))
-        return cls(passes, tuple(instruments), strict)
+        return cls(passes, tuple(instruments), strict, tuning)
 
     def __str__(self) -> str:
         return ",".join(map(format_pass, self.passes))
@@ -75,7 +85,7 @@ class Pipeline:
         """
         gm = module_of(target) if isinstance(target, fx.Graph) else target
         with paused_collector():
-            result = _Run(self, gm).result()
+            result = _Run(self, gm, PassContext(tuning=self.tuning)).result()
             if isinstance(target, fx.GraphModule):
                 target.recompile()
         return result
@@ -92,7 +102,7 @@ class _Run:
 
     pipeline: Pipeline
     gm: fx.GraphModule
-    context: PassContext = field(default_factory=PassContext)
+    context: PassContext
     done: list[StepResult] = field(default_factory=list)
 
     def result(self) -> PipelineResult:

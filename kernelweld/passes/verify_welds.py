@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
+from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldWarning, VerificationFailed
 from kernelweld.ir.origin import sources_of
 from kernelweld.ir.report import NearMiss
@@ -39,7 +40,7 @@ class VerifyWeldsPass(Pass):
         plan = context.plan or WeldPlan(())
         kept: list[int] = []
         for index, weld in enumerate(plan.welds):
-            broken = self._broken(weld)
+            broken = self._broken(weld, context.tuning)
             if broken is None:
                 kept.append(index)
                 continue
@@ -49,8 +50,8 @@ class VerifyWeldsPass(Pass):
         context.plan = replace(plan, welds=welds, reports=tuple(plan.reports[i] for i in kept))
         return PassResult(modified=False, count=len(kept))
 
-    def _broken(self, weld: Weld) -> WeldCheck | None:
-        checks = (check_weld(weld, self.seed + i) for i in range(self.samples))
+    def _broken(self, weld: Weld, tuning: Tuning | None) -> WeldCheck | None:
+        checks = (check_weld(weld, self.seed + i, tuning) for i in range(self.samples))
         return next((check for check in checks if not check.holds), None)
 
     def _complain(self, weld: Weld, check: WeldCheck) -> None:

@@ -332,6 +332,12 @@ class _Catalogue:
 
 
 @pytest.fixture(scope="session")
+def programs() -> Callable[[str], WeldProgram]:
+    """The programs of ``catalogue`` before code is generated."""
+    return lambda name: getattr(_Catalogue(), name)()
+
+
+@pytest.fixture(scope="session")
 def catalogue() -> Callable[[str], Kernel]:
     """Kernels of real models by name; every call emits anew."""
     return _catalogue

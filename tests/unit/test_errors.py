@@ -72,6 +72,12 @@ CASES: list[tuple[KernelweldError, str]] = [
         "quant does not take shape [3, 2] as 'scale'\n  how to proceed: Give one for each row.",
     ),
     (
+        errors.NeedsGPU("torch sees no CUDA device"),
+        "kernels cannot be timed here: torch sees no CUDA device\n"
+        "  how to proceed: Run it on a machine with a CUDA device, without TRITON_INTERPRET, or pass "
+        "--dry-run for bytes and predicted launches.",
+    ),
+    (
         errors.BadOption("merge_gemms", "no", "True or False"),
         "option 'merge_gemms' cannot be 'no'\n  how to proceed: Give True or False.",
     ),

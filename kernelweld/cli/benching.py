@@ -1,0 +1,207 @@
+"""The welds of a target, each timed by itself beside the nodes it replaces."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from torch import fx
+
+from kernelweld.cli.captured import PIPELINE, captured
+from kernelweld.cli.render import launches, layers_of, plain_table
+from kernelweld.cli.targets import Target
+from kernelweld.cli.tuning import Search, Timer
+from kernelweld.codegen.rows import most_rows
+from kernelweld.codegen.task import without_sources
+from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
+from kernelweld.codegen.traffic import moved_bytes
+from kernelweld.codegen.tuning import Entry
+from kernelweld.errors import UnknownName
+from kernelweld.ir.report import GraphReport
+from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.launches import predict
+from kernelweld.passes.pipeline import Pipeline
+from kernelweld.passes.summary import run_reported
+from kernelweld.passes.verification.specimen import Specimen, specimen
+from kernelweld.passes.weld import WeldPlan
+
+aten = torch.ops.aten
+
+_GB_PER_S = 1e-3  # of one byte per microsecond
+
+
+@dataclass(frozen=True)
+class RecordSpecimens(Pass):
+    """Takes every planned weld out of its graph; changes nothing."""
+
+    name = "record-specimens"
+
+    found: list[Specimen] = field(default_factory=list)
+
+    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        plan = context.plan or WeldPlan(())
+        self.found.extend(map(specimen, plan.welds))
+        return PassResult(modified=False, count=len(plan.welds))
+
+
+@dataclass(frozen=True)
+class Welded:
+    """One target: its graphs' reports, and its welds with how often each occurs."""
+
+    graphs: tuple[GraphReport, ...]
+    welds: tuple[tuple[Specimen, int], ...]
+    layers: int | None
+
+    def named(self, name: str | None) -> Welded:
+        """Only the welds called ``name``; None is all. Raises ``UnknownName`` where there is none."""
+        kept = tuple(entry for entry in self.welds if name in (None, entry[0].name))
+        if name is not None and not kept:
+            raise UnknownName("weld", name, tuple(dict.fromkeys(one.name for one, _ in self.welds)))
+        return Welded(self.graphs, kept, self.layers)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One weld: ``rows`` of its largest task, ``moved`` bytes at least, the launches that are predicted for
+    its nodes without it, and where it was timed microseconds, its own and those of its nodes.
+    """
+
+    name: str
+    count: int
+    rows: int
+    moved: int
+    launches: int
+    us: Mapping[str, float] = field(default_factory=dict)
+    copy_fraction: float | None = None
+
+    @property
+    def gb_per_s(self) -> float | None:
+        return self.moved / self.us["kernelweld"] * _GB_PER_S if self.us else None
+
+    def as_dict(self) -> dict[str, object]:
+        """The figures as JSON has them; those that were not taken are absent."""
+        shown: dict[str, object] = {
+            "name": self.name,
+            "count": self.count,
+            "rows": self.rows,
+            "bytes": self.moved,
+            "launches": {"before": self.launches, "after": 1},
+        }
+        taken = {"us": dict(self.us), "gb_per_s": self.gb_per_s, "copy_fraction": self.copy_fraction}
+        return shown | (taken if self.us else {})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How welds are timed. ``bandwidth`` is that of a copy, in bytes per microsecond. With ``tune`` other
+    launches are tried too, and what is found is kept in ``entries``.
+    """
+
+    bandwidth: float
+    timer: Timer = microseconds
+    device: str = "cuda"
+    inductor: bool = False
+    tune: bool = False
+    entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def on_gpu(cls, *, inductor: bool = False, tune: bool = False) -> Bench:
+        """On the current GPU, whose copy bandwidth is measured first."""
+        return cls(copy_bandwidth(), inductor=inductor, tune=tune)
+
+    def figures(self, one: Specimen, count: int) -> Figures:
+        """Times the kernel of ``one`` and its original nodes on the same draws."""
+        plain = figures(one, count)
+        draws = [one.draw(seed, self.device) for seed in range(rotations(plain.moved))]
+        original = eager(one.original, self.device)
+        us = {"kernelweld": self.timer(one.launch, [(draw,) for draw in draws])}
+        if self.tune:  # before cache writes of the original nodes change what was drawn
+            self.entries.append(Search(one, draws, self.timer).entry())
+            us["tuned"] = self.entries[-1].us
+        values = [draw.values for draw in draws]
+        with torch.no_grad():
+            us["eager"] = self.timer(original, values)
+            if self.inductor:
+                us["inductor"] = self.timer(torch.compile(original, dynamic=False), values)
+        fraction = plain.moved / us["kernelweld"] / self.bandwidth
+        return Figures(one.name, count, plain.rows, plain.moved, plain.launches, us, fraction)
+
+
+def welded(target: Target, *, merge: bool = True, stop: bool = False) -> Welded:
+    """Plans every graph of one call of ``target``; layers that repeat a weld are one entry.
+
+    A pass that fails raises ``PassFailed``. ``stop``: see ``captured``.
+    """
+    record = RecordSpecimens()
+    *first, lower = Pipeline.from_text(PIPELINE).passes
+    pipeline = Pipeline((*first, record, lower), strict=True)
+    found = captured(target, merge=merge, stop=stop).graphs
+    graphs = tuple(run_reported(pipeline, graph)[1] for graph in found)
+    kinds = {_kind(one): one for one in reversed(record.found)}
+    counts = Counter(map(_kind, record.found))
+    return Welded(graphs, tuple((kinds[kind], count) for kind, count in counts.items()), layers_of(target))
+
+
+def _kind(one: Specimen) -> object:
+    """Equal for welds of equal work and equal sizes."""
+    return without_sources(one.program), one.buffers, one.caches, tuple(sorted(one.symbols.items()))
+
+
+def figures(one: Specimen, count: int) -> Figures:
+    """What is known of a weld without running it."""
+    rows = _at(most_rows(one.program), one)
+    moved = _at(moved_bytes(one.program), one)
+    return Figures(one.name, count, rows, moved, predict(one.original.graph))
+
+
+def _at(size: object, one: Specimen) -> int:
+    """A size at the sizes that ``one`` was traced with."""
+    return int(size.subs({s: one.symbols[s.name] for s in size.free_symbols}))  # type: ignore[attr-defined]
+
+
+def eager(gm: fx.GraphModule, device: str) -> fx.GraphModule:
+    """``gm`` on ``device``, with cache writes in place: functional ones would copy the cache, which no model
+    does.
+    """
+    graph = copy.deepcopy(gm.graph)
+    for node in graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": torch.device(device)}
+        if node.target in (aten.index_put.default, aten._unsafe_index_put.default):
+            node.target = aten.index_put_.default
+    return fx.GraphModule(gm, graph)
+
+
+def show(console: Console, title: str, found: Welded, rows: Sequence[Figures]) -> None:
+    """Launches of the graphs, and one line a weld."""
+    console.print(f"[bold]{escape(title)}[/]")
+    for graph in found.graphs:
+        console.print(f"  launches  {launches(graph, found.layers)}")
+    if not rows:
+        console.print("  no welds")
+        return
+    table = plain_table("welds", "kernel", "rows", "bytes", "launches", *_columns(rows))
+    for row in rows:
+        table.add_row(f"{row.count} ×", escape(row.name), str(row.rows), *_cells(row))
+    console.print(table)
+
+
+def _columns(rows: Sequence[Figures]) -> tuple[str, ...]:
+    if not rows[0].us:
+        return ()
+    return "µs", "GB/s", "of copy", *(f"{name} µs" for name in rows[0].us if name != "kernelweld")
+
+
+def _cells(row: Figures) -> Iterator[str]:
+    yield f"{row.moved:,}"
+    yield f"{row.launches} → 1"
+    if row.us:
+        yield f"{row.us['kernelweld']:.2f}"
+        yield f"{row.gb_per_s:.0f}"
+        yield f"{row.copy_fraction:.0%}"
+        yield from (f"{us:.2f}" for name, us in row.us.items() if name != "kernelweld")
