@@ -90,9 +90,14 @@ class Builder:
         return expansion
 
     def discard(self) -> None:
-        """Removes the nodes again."""
+        """Removes the nodes again, and those shared ones that no other call reads."""
         for node in reversed(self.nodes):
             node.graph.erase_node(node)
+        for key, (word, *parts) in list(self.shared.items()):
+            if not any(part.users for part in parts):
+                for node in (*parts, word):
+                    node.graph.erase_node(node)
+                del self.shared[key]
 
     def _path(self, operand: fx.Node, words: frozenset[int]) -> Path:
         made = {*self.nodes, *(node for nodes in self.shared.values() for node in nodes)}

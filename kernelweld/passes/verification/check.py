@@ -56,10 +56,11 @@ def _check(weld: Weld, seed: int) -> WeldCheck:
     outputs, caches = list(arguments.outputs), list(arguments.caches)
     inputs = list(dict.fromkeys([*arguments.inputs, *map(_cache_of, caches)]))
     gm = original_graph(weld.steps, inputs, [*outputs, *caches])
-    drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=True))
+    examples = example_inputs(gm.graph, seed)
+    drawn, sizes = dict(zip(inputs, examples, strict=False)), examples[len(inputs) :]
     found = (pair for write in caches for pair in _places(write, seed))
     drawn |= {source: places for source, places in found if source in drawn}
-    values = list(drawn.values())
+    values = [*drawn.values(), *sizes]
     original, truth = gm(*values), run_float64(gm, values)
     buffers = [_buffer(node) for node in outputs]
     tensors = {name: drawn[node] for node, name in arguments.inputs.items()}
@@ -131,7 +132,6 @@ def _sizes(weld: Weld) -> dict[str, int]:
     if not symbolic:
         return {}
     environment = symbolic[0].node.shape_env
-    values = (
-        getattr(environment, "var_to_hint", None) or environment.var_to_val
-    )  # the name changed with torch 2.13
+    names = ("var_to_hint", "backed_var_to_val", "var_to_val")  # by the version of torch
+    values = next(filter(None, (getattr(environment, name, None) for name in names)))
     return {symbol.name: int(value) for symbol, value in values.items()}

@@ -160,9 +160,8 @@ SCHEMAS = {
     "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()": (
         fused_add_rms_norm
     ),
-    "rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor weight, Tensor scale, float epsilon) -> ()": (
-        rms_norm_static_fp8_quant
-    ),
+    "rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor weight, Tensor scale, "
+    "float epsilon) -> ()": (rms_norm_static_fp8_quant),
     "fused_add_rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor! residual, Tensor weight, "
     "Tensor scale, float epsilon) -> ()": fused_add_rms_norm_static_fp8_quant,
     "rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input, Tensor weight, Tensor! scale, "
@@ -170,9 +169,8 @@ SCHEMAS = {
     "static_scaled_fp8_quant(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()": (
         static_scaled_fp8_quant
     ),
-    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()": (
-        dynamic_per_token_scaled_fp8_quant
-    ),
+    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, "
+    "Tensor? scale_ub) -> ()": (dynamic_per_token_scaled_fp8_quant),
     "per_token_group_fp8_quant(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, float eps, "
     "float fp8_min, float fp8_max, bool scale_ue8m0, bool dummy_is_scale_transposed, "
     "bool dummy_is_tma_aligned) -> ()": per_token_group_fp8_quant,
