@@ -89,8 +89,9 @@ def expanded(nodes: Iterable[fx.Node]) -> tuple[Expanded, ...]:
     return tuple(Expanded(expansion, members) for expansion, members in found.items())
 
 
-def fold(one: Expanded) -> tuple[fx.Node, ...]:
-    """Puts the call back in place of its words; returns what the call gives to others.
+def fold(one: Expanded) -> list[tuple[fx.Node, object]]:
+    """Puts the call back in place of its words; returns what the call gives to others, each with the value
+    that its users knew.
 
     The call stands after its last operand, which may be after a user of its results: the graph is to be
     sorted. Nodes of the expansion that others still read stay.
@@ -101,10 +102,11 @@ def fold(one: Expanded) -> tuple[fx.Node, ...]:
     place = max([*operands, *inputs[-1:]])
     with graph.inserting_before(place.next):
         results = graft(graph, one.expansion.call, operands)
-    for number, result in zip(one.expansion.results, results, strict=True):
-        if number in one.nodes:
-            one.nodes[number].replace_all_uses_with(result)
+    numbered = zip(one.expansion.results, results, strict=True)
+    pairs = [(one.nodes[number], result) for number, result in numbered if number in one.nodes]
+    for word, result in pairs:
+        word.replace_all_uses_with(result)
     for _, node in sorted(one.nodes.items(), reverse=True):
         if not node.users:
             graph.erase_node(node)
-    return results
+    return [(result, word.meta["val"]) for word, result in pairs]

@@ -75,6 +75,12 @@ def graft(graph: fx.Graph, origin: Origin, operands: Sequence[fx.Node]) -> tuple
     return cast("tuple[fx.Node, ...]", outputs)
 
 
+def output_of(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    """What the nodes of an origin give."""
+    (output,) = graph.find_nodes(op="output")
+    return cast("tuple[fx.Node, ...]", output.args[0])
+
+
 def source_lines(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
     """The distinct model source lines of ``nodes`` as ``file:line``, innermost frame, in order of
     first appearance.

@@ -78,6 +78,6 @@ def restore_all(gm: fx.GraphModule) -> int:
 def restore_operators(graph: fx.Graph, found: Sequence[Expanded]) -> None:
     """Puts operators back in place of their words."""
     for one in found:
-        refresh(fold(one))
+        refresh(fold(one))  # an operator may leave strides that its words do not
     if found:
         stable_topological_sort(graph)

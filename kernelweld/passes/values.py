@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import fx
@@ -19,29 +19,43 @@ from kernelweld.patterns.dims import same_shape
 def fake(node: fx.Node) -> object:
     """What ``node`` gives for the values of its operands. Adds no guard."""
     args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+    with _faking(args):
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def fresh(values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Fake tensors like ``values`` in memory of their own."""
+    with _faking(values):
+        return tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device) for v in values)
+
+
+@contextmanager
+def _faking(values: object) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        mode = detect_fake_mode(args)
+        mode = detect_fake_mode(values)
         if mode is not None:
             stack.enter_context(mode)
             if mode.shape_env is not None:
                 stack.enter_context(mode.shape_env.suppress_guards())
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        yield
 
 
-def refresh(changed: Iterable[fx.Node]) -> None:
-    """Gives the values that depend on ``changed`` the strides and the memory that they have now. Stops at
-    operators whose results are laid out as before, and at those that write.
+def refresh(changed: Iterable[tuple[fx.Node, object]]) -> None:
+    """Gives the values that depend on ``changed`` the strides and the memory that they have now.
+
+    ``changed`` are nodes, each with the value that its users knew. Views share the memory of what they read;
+    other operators are run again only where what they read has other strides than it had. Stops at operators
+    that write.
     """
     pending = list(changed)
     while pending:
-        for user in list(pending.pop().users):
-            if not _is_pure(user):
-                continue
-            value = fake(user)
-            if user.target in VIEWS or not _same(value, user.meta["val"]):  # a view also shares new memory
-                user.meta["val"] = value
-                pending.append(user)
+        node, known = pending.pop()
+        moved = not _same(node.meta["val"], known)
+        for user in node.users:
+            if (moved or user.target in VIEWS) and _is_pure(user):
+                before, user.meta["val"] = user.meta["val"], fake(user)
+                pending.append((user, before))
 
 
 def _is_pure(node: fx.Node) -> bool:

@@ -97,6 +97,16 @@ def test_attention_up_to_its_caches_is_one_launch(is_neox: bool, rotary_dim: int
     assert close(graph.run(), expected)
 
 
+def test_without_kernels_words_are_inlined_and_caches_written_by_their_operator() -> None:
+    graph = graph_of(Attention(True, D, True), attention_inputs())
+    expected = graph.run()
+    result = graph.passed("canonicalize,dialect,raise,plan,lower{target=reference}")
+    assert result.context.plan is not None and len(result.context.plan.welds) == 1
+    assert graph.kernels == 0 and graph.words == []
+    assert graph.operators == ["_C_cache_ops.reshape_and_cache_flash.default"]
+    assert close(graph.run(), expected)
+
+
 def test_gate_and_codes_are_one_launch() -> None:
     def chain(x: Tensor, projection: Tensor, scale: Tensor) -> Tensor:
         both = x @ projection

@@ -11,6 +11,7 @@ from graphs import E4M3, VERIFIED, bf16, close, graph_of, rand, same
 from torch import Tensor
 
 from kernelweld.ir import CacheWrite, GateMul, Quant, QuantScale, ResidualAdd, RMSNorm, Rope, RopeTable, Word
+from kernelweld.ir.verifier import check
 from kernelweld.passes.launches import predict
 from kernelweld.passes.raise_words import unraise
 
@@ -247,6 +248,7 @@ def test_it_becomes_its_words_bit_for_bit(case: Case) -> None:
     result = graph.passed("canonicalize,dialect")
     assert graph.words == case.words
     assert graph.operators == [] and result.context.near_misses == []
+    check(graph.gm.graph)
     assert same(graph.run(), expected)
 
 

@@ -128,8 +128,9 @@ def past_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
     if not storage.may_alias(node, place[0]) or not _same_strides(place[0], scatter):
         return None
     part = put_before(node, SLICE, place)
+    known = node.meta["val"]
     part.meta["val"] = node.meta["val"] = fake(part)  # it lies in other memory
-    refresh([node])
+    refresh([(node, known)])
     return part
 
 

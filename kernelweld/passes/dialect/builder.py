@@ -13,10 +13,10 @@ from torch.fx.node import Argument
 
 from kernelweld.ir import Word, insert_word
 from kernelweld.ir.expansion import EXPANSION, Expansion, Member, Path
-from kernelweld.ir.origin import ORIGIN, Origin, source_lines
+from kernelweld.ir.origin import ORIGIN, Origin, output_of, source_lines
 from kernelweld.passes.dialect.call import Call
 from kernelweld.passes.symbols import SymbolNodes
-from kernelweld.passes.values import fake
+from kernelweld.passes.values import fake, fresh
 from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import CAST, RESHAPE, SLICE, Size, aten, dtype_of, shape_of
 from kernelweld.patterns.reading import Miss
@@ -114,7 +114,9 @@ class Builder:
             node = insert_word(self.call.node.graph, word, operands)
         values = [None if o is None else o.meta["val"] for o in operands]
         graph, sources = self.spelling(word, values), source_lines([self.call.node])
-        self._describe(node)
+        self._place(node)
+        results = fresh([result.meta["val"] for result in output_of(graph)])
+        node.meta["val"] = results[0] if word.results == 1 else results
         node.meta[ORIGIN] = Origin(graph, sum(v is not None for v in values), sources, 1)
         return node
 
@@ -126,12 +128,12 @@ class Builder:
     def _insert(self, target: Callable[..., object], args: tuple[Argument, ...]) -> fx.Node:
         with self.call.node.graph.inserting_before(self.call.node):
             node = self.call.node.graph.call_function(target, args)
-        self._describe(node)
+        self._place(node)
+        node.meta["val"] = fake(node)
         return node
 
-    def _describe(self, node: fx.Node) -> None:
+    def _place(self, node: fx.Node) -> None:
         node.meta.update({key: self.call.node.meta[key] for key in _PLACE if key in self.call.node.meta})
-        node.meta["val"] = fake(node)
 
 
 def _way(node: fx.Node, operand: fx.Node, made: set[fx.Node]) -> tuple[int, ...] | None:

@@ -86,7 +86,7 @@ class _Work:
     def _replace(self, call: Call, pairs: Sequence[tuple[fx.Node, fx.Node]]) -> None:
         for old, new in pairs:
             old.replace_all_uses_with(new)
-        refresh([new for _, new in pairs])
+        refresh([(new, old.meta["val"]) for old, new in pairs])
         for node in [*call.node.users, call.node]:
             self.graph.erase_node(node)
         for buffer in call.buffers():
