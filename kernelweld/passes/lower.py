@@ -43,9 +43,8 @@ class LowerPass(Pass):
             raise UnknownName("lower target", self.target, TARGETS)
         plan = context.plan or WeldPlan(())
         welds = whole_welds(gm.graph, plan.welds)  # a weld may have been dropped since they were planned
-        restore_operators(
-            gm.graph, unwelded(gm.graph, welds)
-        )  # kernels read what operators leave, as they leave it
+        # first: kernels are generated for the strides that operators leave
+        restore_operators(gm.graph, unwelded(gm.graph, welds))
         kernels = [weld for weld in welds if self._is_triton(weld)]
         _launch(gm, kernels)
         _inline(gm, [weld for weld in welds if weld not in kernels])

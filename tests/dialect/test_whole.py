@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 from graphs import WEIGHED, graph_of, rand, same
-from torch import Tensor
+from torch import Tensor, fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 from kernelweld.ir import RMSNorm, Rope, word_of
+from kernelweld.ir.expansion import expanded
 from kernelweld.passes.base import PassContext
 from kernelweld.passes.lower import LowerPass
 from kernelweld.passes.plan import PlanPass
+from kernelweld.passes.surroundings import Landscape
 from kernelweld.passes.weld import Chain
 from kernelweld.passes.whole import whole_packs
 
@@ -109,6 +112,26 @@ def test_kernels_read_what_an_operator_leaves_with_its_strides() -> None:
     graph.gm.recompile()
     assert graph.operators == ["_C.rotary_embedding.default"] and graph.kernels == 1
     assert same(graph.run(), expected)
+
+
+def test_an_operator_without_a_weld_is_a_call_that_fuses_with_nothing() -> None:
+    graph = graph_of(norms_and_rotary, inputs())
+    graph.passed("canonicalize")
+    called = {str(n.args[0]): n for n in graph.gm.graph.nodes if n.target is auto_functionalized}
+    wanted = [n.name for n in called["_C.rotary_embedding.default"].kwargs.values() if isinstance(n, fx.Node)]
+    graph.passed("dialect")
+    (one,) = (e for e in expanded(graph.gm.graph.nodes) if "rotary" in e.expansion.name)
+    ropes = [node for node in one.nodes.values() if isinstance(word_of(node), Rope)]
+    land = Landscape(graph.gm.graph, [])
+    assert not any(land.conducts(node) for node in one.nodes.values())
+    assert set(land.group(ropes[0])) == {*one.nodes.values()}
+    reads = land.reads(land.group(ropes[0]))
+    assert [word_of(n).kind if word_of(n) else n.name for n in reads] == [  # type: ignore[union-attr]
+        name if name.startswith("arg") else "rms_norm" for name in wanted
+    ]
+    land.hold(ropes[:1])
+    assert land.group(ropes[0]) == (ropes[0],) and land.operator(ropes[1]) is None
+    assert all(land.conducts(node) for node in one.nodes.values() if node is not ropes[0])
 
 
 def test_a_copied_graph_can_be_put_back() -> None:
