@@ -63,12 +63,22 @@ def restore_origin(graph: fx.Graph, word_node: fx.Node, operands: Sequence[fx.No
     """Copies the origin of ``word_node`` back into ``graph`` before it, on the current operands;
     returns the output values.
     """
-    origin: Origin = word_node.meta[ORIGIN]
+    with graph.inserting_before(word_node):
+        return graft(graph, word_node.meta[ORIGIN], operands)
+
+
+def graft(graph: fx.Graph, origin: Origin, operands: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """Copies ``origin`` to the insertion point of ``graph``, on ``operands``; returns the output values."""
     placeholders = [n for n in origin.graph.nodes if n.op == "placeholder"]
     env: dict[fx.Node, fx.Node] = dict(zip(placeholders, operands, strict=True))
-    with graph.inserting_before(word_node):
-        outputs = graph.graph_copy(origin.graph, env)
+    outputs = graph.graph_copy(origin.graph, env)
     return cast("tuple[fx.Node, ...]", outputs)
+
+
+def output_of(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    """What the nodes of an origin give."""
+    (output,) = graph.find_nodes(op="output")
+    return cast("tuple[fx.Node, ...]", output.args[0])
 
 
 def source_lines(nodes: Sequence[fx.Node]) -> tuple[str, ...]:

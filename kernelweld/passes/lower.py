@@ -15,9 +15,10 @@ from kernelweld.ir import CacheWrite, step_of, word_of
 from kernelweld.ir.word import Word
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.launcher import Launcher
-from kernelweld.passes.restore import inline_reference, restore_all
+from kernelweld.passes.restore import inline_reference, restore_all, restore_operators
 from kernelweld.passes.shared_inputs import write_shared_inputs
 from kernelweld.passes.weld import Weld, WeldPlan
+from kernelweld.passes.whole import unwelded, whole_welds
 
 TARGETS = ("auto", "triton", "reference")
 
@@ -42,14 +43,17 @@ class LowerPass(Pass):
         if self.target not in TARGETS:
             raise UnknownName("lower target", self.target, TARGETS)
         plan = context.plan or WeldPlan(())
-        kernels = [weld for weld in plan.welds if self._is_triton(weld)]
+        welds = whole_welds(gm.graph, plan.welds)  # a weld may have been dropped since they were planned
+        # first: kernels are generated for the strides that operators leave
+        restore_operators(gm.graph, unwelded(gm.graph, welds))
+        kernels = [weld for weld in welds if self._is_triton(weld)]
         _launch(gm, kernels, context.tuning)
-        _inline(gm, [weld for weld in plan.welds if weld not in kernels])
+        _inline(gm, [weld for weld in welds if weld not in kernels])
         restored = restore_all(gm)
         write_shared_inputs(gm.graph)
         gm.graph.eliminate_dead_code()
         gm.graph.lint()
-        return PassResult(modified=bool(plan.welds) or restored > 0, count=len(plan.welds))
+        return PassResult(modified=bool(welds) or restored > 0, count=len(welds))
 
     def _is_triton(self, weld: Weld) -> bool:
         device: str = weld.steps[0].meta["val"].device.type

@@ -20,7 +20,7 @@ from kernelweld.passes.spec import build, format_pass, parse
 from kernelweld.passes.table import load
 
 #: The pipeline that ``fuse`` and the command line run unless told otherwise.
-DEFAULT = "canonicalize,skinny-gemm,raise,plan,lower"
+DEFAULT = "canonicalize,skinny-gemm,dialect,raise,plan,lower"
 
 
 @dataclass(frozen=True)

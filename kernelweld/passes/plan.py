@@ -20,7 +20,8 @@ from kernelweld.passes.packing import pack
 from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
-from kernelweld.passes.worth import Worth, weigh
+from kernelweld.passes.whole import Pack, whole_packs
+from kernelweld.passes.worth import weigh
 
 #: Why a residual sum or a rotary table without a norm, rotation or gate beside it is no weld.
 _ALONE = "by itself it is one elementwise kernel, which Inductor fuses with its neighbours"
@@ -49,13 +50,27 @@ class PlanPass(Pass):
         named = [chain for chain in chains if _is_named(chain)]
         refused = {chain: reason for chain in named if (reason := _refusal(chain)) is not None}
         packs = pack(gm.graph, [chain for chain in named if chain not in refused], self.max_tasks)
-        worth = Worth(tuple(packs), {}) if self.keep_all else weigh(gm.graph, packs)
-        welds = [Weld(weld_name(p), p) for p in worth.packs]
-        refusals = chainer.refusals | {node: str(loss) for node, loss in worth.losses.items()}
+        refusals = dict(chainer.refusals)
+        packs = self._worthwhile(gm.graph, packs, refusals)
+        welds = [Weld(weld_name(p), p) for p in packs]
         refusals |= {node: reason for chain, reason in refused.items() for node in chain.steps}
         left_out = _left_out(gm.graph, welds, refusals)
         context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
+
+    def _worthwhile(self, graph: fx.Graph, packs: list[Pack], refusals: dict[fx.Node, str]) -> list[Pack]:
+        """What is left of ``packs`` without chains that cost launches or cut an operator apart. Each loss
+        changes what the others are worth; notes the reasons in ``refusals``.
+        """
+        while True:
+            if not self.keep_all:
+                worth = weigh(graph, packs)
+                packs = list(worth.packs)
+                refusals.update({node: str(loss) for node, loss in worth.losses.items()})
+            packs, lost = whole_packs(graph, packs)
+            refusals.update(lost)
+            if not lost or self.keep_all:
+                return packs
 
 
 def _is_named(chain: Chain) -> bool:

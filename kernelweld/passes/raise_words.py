@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import fx
 
-from kernelweld.ir import insert_word, word_of
-from kernelweld.ir.origin import ORIGIN, record_origin, restore_origin, source_line
+from kernelweld.ir import insert_word
+from kernelweld.ir.origin import ORIGIN, record_origin, source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.canonicalize.strides import is_contiguous
+from kernelweld.passes.restore import restore_all
 from kernelweld.patterns.aliasing import BY_STRIDES, Writes
 from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 from kernelweld.patterns.table import PATTERNS
@@ -141,22 +142,7 @@ def replace(match: Match) -> fx.Node:
 
 def unraise(gm: fx.GraphModule) -> int:
     """Puts every word node of ``gm`` back to exactly the nodes it came from; how many there were."""
-    words = [node for node in gm.graph.nodes if word_of(node) is not None]
-    for node in words:
-        outputs = restore_origin(gm.graph, node, [a for a in node.args if isinstance(a, fx.Node)])
-        _put_back(node, outputs)
-        gm.graph.erase_node(node)
-    if words:
+    count = restore_all(gm)
+    if count:
         gm.recompile()
-    return len(words)
-
-
-def _put_back(word: fx.Node, outputs: Sequence[fx.Node]) -> None:
-    if len(outputs) == 1:
-        word.replace_all_uses_with(outputs[0])
-        return
-    for result in list(word.users):
-        index = result.args[1]
-        assert isinstance(index, int)
-        result.replace_all_uses_with(outputs[index])
-        word.graph.erase_node(result)
+    return count

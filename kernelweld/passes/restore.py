@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelweld.ir import Word, word_of
+from kernelweld.ir.expansion import Expanded, expanded, fold
 from kernelweld.ir.origin import ORIGIN, restore_origin
+from kernelweld.passes.values import refresh
 
 
 def tensor_operands(node: fx.Node) -> list[fx.Node]:
@@ -25,7 +28,8 @@ def restore(graph: fx.Graph, node: fx.Node) -> None:
 
 def inline_reference(graph: fx.Graph, node: fx.Node, word: Word) -> None:
     """Replaces a word by its reference, traced on the node's own fake operands."""
-    traced = _trace(word, node)
+    present = [arg.meta["val"] if isinstance(arg, fx.Node) else None for arg in node.args]
+    traced = trace(word.reference, present)
     placeholders = traced.find_nodes(op="placeholder")
     env = dict(zip(placeholders, tensor_operands(node), strict=True))
     with graph.inserting_before(node):
@@ -37,16 +41,16 @@ def inline_reference(graph: fx.Graph, node: fx.Node, word: Word) -> None:
     _replace(graph, node, results)
 
 
-def _trace(word: Word, node: fx.Node) -> fx.Graph:
-    present = [arg is not None for arg in node.args]
-    fakes = [arg.meta["val"] for arg in tensor_operands(node)]
+def trace(function: Callable[..., object], values: Sequence[torch.Tensor | None]) -> fx.Graph:
+    """``function`` of fake ``values`` in plain torch; its placeholders are the values that are not None."""
+    fakes = [value for value in values if value is not None]
 
-    def reference(*tensors: torch.Tensor) -> object:
-        given = iter(tensors)
-        return word.reference(*(next(given) if here else None for here in present))
+    def given(*tensors: torch.Tensor) -> object:
+        rest = iter(tensors)
+        return function(*(None if value is None else next(rest) for value in values))
 
-    with fakes[0].fake_mode:
-        graph: fx.Graph = make_fx(reference, decomposition_table=select_decomp_table())(*fakes).graph
+    with fakes[0].fake_mode:  # type: ignore[attr-defined]
+        graph: fx.Graph = make_fx(given, decomposition_table=select_decomp_table())(*fakes).graph
     return graph
 
 
@@ -61,10 +65,19 @@ def _replace(graph: fx.Graph, node: fx.Node, results: Sequence[fx.Node]) -> None
 
 
 def restore_all(gm: fx.GraphModule) -> int:
-    """Restores every word of the graph; returns how many."""
-    count = 0
-    for node in list(gm.graph.nodes):
-        if word_of(node) is not None and ORIGIN in node.meta:
+    """Restores every word of the graph, operators whole; returns how many there were."""
+    words = [node for node in gm.graph.nodes if word_of(node) is not None and ORIGIN in node.meta]
+    restore_operators(gm.graph, [one for one in expanded(gm.graph.nodes) if one.is_whole])
+    left = set(gm.graph.nodes)
+    for node in words:
+        if node in left:
             restore(gm.graph, node)
-            count += 1
-    return count
+    return len(words)
+
+
+def restore_operators(graph: fx.Graph, found: Sequence[Expanded]) -> None:
+    """Puts operators back in place of their words."""
+    for one in found:
+        refresh(fold(one))  # an operator may leave strides that its words do not
+    if found:
+        stable_topological_sort(graph)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from torch import fx
 
 from kernelweld.ir import word_of
+from kernelweld.ir.expansion import Expanded, expanded
 from kernelweld.ir.origin import ORIGIN
 from kernelweld.passes.launches.sizes import is_tensor
 from kernelweld.passes.launches.traits import Trait, trait_of
@@ -41,6 +42,7 @@ class Landscape:
         self.constants: set[fx.Node] = set()
         self._holder: dict[fx.Node, _Group] = {}
         self._reads: dict[_Group, list[fx.Node]] = {}
+        self._operators = {node: one for one in expanded(graph.nodes) for node in one.nodes.values()}
         for node in graph.nodes:
             self._classify(node)
         for weld in welds:
@@ -66,14 +68,28 @@ class Landscape:
 
     def group(self, node: fx.Node) -> _Group:
         """The steps that run together with ``node``; itself alone outside of welds."""
+        if (one := self.operator(node)) is not None:
+            return tuple(one.nodes.values())
         return self._holder.get(node) or (node,)
+
+    def operator(self, node: fx.Node) -> Expanded | None:
+        """The operator that ``node`` stands for, if none of its words is in a weld: it is a call then."""
+        one = self._operators.get(node)
+        return one if one is not None and self._holder.keys().isdisjoint(one.words) else None
+
+    def operators(self, nodes: Iterable[fx.Node]) -> list[Expanded]:
+        """The operators that ``nodes`` stand for, whether they are in welds or not."""
+        return list(dict.fromkeys(self._operators[node] for node in nodes if node in self._operators))
 
     def conducts(self, node: fx.Node) -> bool:
         """Whether Inductor may fuse ``node`` with what it reads and what reads it."""
-        return node in self.traits and self.traits[node] not in _BOUNDS and node not in self._holder
+        known = node in self.traits and self.traits[node] not in _BOUNDS
+        return known and node not in self._holder and self.operator(node) is None
 
     def reads(self, group: _Group) -> list[fx.Node]:
         """The values outside that a group is called with."""
+        if (one := self.operator(group[0])) is not None:
+            return list(one.operands())
         if group[0] not in self._holder:
             return group[0].all_input_nodes
         if group not in self._reads:
@@ -142,11 +158,24 @@ class Surroundings:
         return all(land.traits[node] in _VIEWS for node in others)
 
     def units(self, welds: Iterable[Collection[fx.Node]]) -> list[Unit]:
-        """What runs if each of ``welds`` in the region is one kernel, and the rest of it is Inductor's."""
-        welded = [self._call(steps, weld_reads(steps)) for steps in welds]
+        """What runs if each of ``welds`` in the region is one kernel, and the rest of it is Inductor's.
+
+        An operator with no word in ``welds`` is a call, as it was.
+        """
+        kernels = [*welds]
+        welded = [self._call(steps, weld_reads(steps)) for steps in kernels]
+        welded += [self._operator(one) for one in self.operators(kernels)]
         calls = [*self._calls.values(), *welded]
         live = self._live(calls, {step for call in welded for step in call.members})
         return calls + [self._plain(node) for node in self.region if node in live]
+
+    def operators(self, welds: Iterable[Collection[fx.Node]]) -> list[Expanded]:
+        """The operators in the region that run as they were if ``welds`` are kernels."""
+        held = {step for steps in welds for step in steps}
+        return [one for one in self._land.operators(self.region) if held.isdisjoint(one.words)]
+
+    def _operator(self, one: Expanded) -> Unit:
+        return self._call(one.nodes.values(), one.operands())
 
     def _call(self, members: Collection[fx.Node], reads: Iterable[fx.Node]) -> Unit:
         ordered = tuple(sorted(members, key=self._land.index.__getitem__))

@@ -16,6 +16,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "canonicalize": "kernelweld.passes.canonicalize.canonicalize_pass:CanonicalizePass",
         "skinny-gemm": "kernelweld.passes.skinny_gemm:SkinnyGemmPass",
+        "dialect": "kernelweld.passes.dialect.dialect_pass:DialectPass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "plan": "kernelweld.passes.plan:PlanPass",
         "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",

@@ -190,10 +190,10 @@ class _Choice:
 
 
 def _launches(around: Surroundings, welds: Iterable[Collection[fx.Node]], labels: Labels) -> int:
-    """The kernels in a region of which ``welds`` are one each."""
+    """The kernels in a region of which ``welds`` are one each, as are operators without words in them."""
     kernels = [*welds]
     miniature = Miniature(around.units(kernels), labels)
-    return miniature.launches() - miniature.calls + len(kernels)
+    return miniature.launches() - miniature.calls + len(kernels) + len(around.operators(kernels))
 
 
 def _steps(pack: Pack) -> tuple[fx.Node, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import SymInt, fx
 
 from kernelweld.ir.word import Word
@@ -72,7 +74,7 @@ class Cover:
             node = pending.pop()
             if node in operands or node in reached or node in sizes:
                 continue
-            if (found := _dimension(node, operands)) is not None:
+            if (found := dimension_of(node, operands)) is not None:
                 sizes[node] = found
                 continue
             if not self._holds(node) and scalar(node) is None and not _is_size_arithmetic(node):
@@ -86,7 +88,7 @@ class Cover:
         return node in self._inner or node in self._shared
 
 
-def _dimension(node: fx.Node, operands: tuple[fx.Node | None, ...]) -> tuple[fx.Node, int] | None:
+def dimension_of(node: fx.Node, operands: Sequence[fx.Node | None]) -> tuple[fx.Node, int] | None:
     """The operand and its dimension that have the symbolic size that ``node`` stands for, if any."""
     size = node.meta.get("val")
     if not isinstance(size, SymInt):

@@ -88,6 +88,55 @@ def test_rewrite(fn: Callable[..., Any], expected: list[str]) -> None:
     assert ops(canonical(fn, x(6, 24))) == expected
 
 
+def scattered(a: Tensor, start: int, end: int, cut: slice, *, dense: bool = False) -> Tensor:
+    """A slice of ``a`` after columns ``start`` to ``end`` were written."""
+    part = a.exp()[:, start - end :]
+    return aten.slice_scatter(a, part.contiguous() if dense else part, 1, start, end)[:, cut]
+
+
+def of_two(a: Tensor) -> Tensor:
+    first = aten.slice_scatter(a, a.exp()[:, 8:16], 1, 0, 8)
+    return aten.slice_scatter(first, a.sin()[:, 8:16], 1, 8, 16)[:, 2:6] * 2
+
+
+PAST_SCATTERS = [
+    (lambda a: scattered(a, 8, 16, slice(0, 8)) * 2, ["slice(a_1, 1, 0, 8)", "mul(%0, 2)"]),
+    (lambda a: scattered(a, 8, 16, slice(16, 24)) * 2, ["slice(a_1, 1, 16, 24)", "mul(%0, 2)"]),
+    (
+        lambda a: scattered(a, 8, 16, slice(10, 12)) * 2,
+        ["exp(a_1)", "slice(%0, 1, 16, 24)", "slice(%1, 1, 2, 4)", "mul(%2, 2)"],
+    ),
+    (
+        lambda a: scattered(a, 8, 16, slice(8, 16)) * 2,
+        ["exp(a_1)", "slice(%0, 1, 16, 24)", "mul(%1, 2)"],
+    ),
+    (of_two, ["exp(a_1)", "slice(%0, 1, 8, 16)", "slice(%1, 1, 2, 6)", "mul(%2, 2)"]),
+]
+
+
+@pytest.mark.parametrize(("fn", "expected"), PAST_SCATTERS)
+def test_slices_look_past_writes_to_other_slices(fn: Callable[..., Any], expected: list[str]) -> None:
+    gm = canonical(fn, x(6, 24))
+    assert ops(gm) == expected
+    for node in gm.graph.nodes:
+        if node.target is aten.slice.Tensor:
+            memory = (n.meta["val"].untyped_storage()._cdata for n in (node, node.args[0]))
+            assert len(set(memory)) == 1, "the recorded value lies where the slice now lies"
+
+
+STILL_SCATTERED = [
+    lambda a: scattered(a, 8, 16, slice(12, 20)) * 2,
+    lambda a: scattered(a, 8, 16, slice(10, 16, 2)) * 2,
+    lambda a: scattered(a, 8, 16, slice(10, 12), dense=True) * 2,
+    lambda a: scattered(a, 8, 16, slice(0, 8)),
+]
+
+
+@pytest.mark.parametrize("fn", STILL_SCATTERED, ids=["overlap", "step", "other strides", "output"])
+def test_other_slices_of_what_was_written_are_kept(fn: Callable[..., Any]) -> None:
+    assert any(op.startswith("slice_scatter(") for op in ops(canonical(fn, x(6, 24))))
+
+
 KEPT = [
     (lambda a: (a + 0.0).exp(), "add"),
     (lambda a: (a + 0).exp(), "add"),

@@ -71,6 +71,17 @@ def test_residual_norm_and_quantization_are_one_launch(scheme: Callable[..., obj
     assert kinds(result) == [[["residual_add", "rms_norm", "quant_scale", "quant"]]]
 
 
+def test_a_weld_whose_views_have_symbolic_sizes_is_verified() -> None:
+    def chain(x: Tensor, w: Tensor, head: Tensor) -> Tensor:
+        normed = norm(x, w)
+        return norm(normed.view(normed.shape[0], -1, 16), head)
+
+    x = rand(5, 64)
+    torch._dynamo.mark_dynamic(x, 0)
+    result = run(chain, x, rand(64), rand(16))
+    assert kinds(result) == [[["rms_norm", "rms_norm"]]] and result.context.near_misses == []
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_gated_products_are_quantized_in_registers(scheme: Callable[..., object]) -> None:
     def chain(gate: Tensor, up: Tensor) -> object:

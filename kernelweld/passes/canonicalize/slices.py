@@ -10,8 +10,9 @@ from torch.fx.node import Argument
 from kernelweld.passes.canonicalize.edit import put_before
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.passes.canonicalize.views import idle_view
-from kernelweld.patterns.dims import is_static
-from kernelweld.patterns.ops import CAT, SELECT, SLICE, UNSQUEEZE, argument, aten, is_call, shape_of
+from kernelweld.passes.values import fake, refresh
+from kernelweld.patterns.dims import is_static, same_shape
+from kernelweld.patterns.ops import CAT, SELECT, SLICE, UNSQUEEZE, argument, aten, is_call, shape_of, value_of
 
 SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
 
@@ -101,6 +102,41 @@ def nested_slice(node: fx.Node, storage: Storage) -> fx.Node | None:
     start, end = node.args[2:4]
     assert isinstance(offset, int) and isinstance(start, int) and isinstance(end, int)
     return _set(node, (source, dim, start + offset, end + offset, *node.args[4:]))
+
+
+def past_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A slice of what was written to a slice reads what was written, or, elsewhere, what it was written over.
+
+    ``slice_scatter`` is how functional graphs write to a part of a value: a rotation of the queries in
+    packed projections, say. The slice was a view of a value of its own and becomes one of another.
+    """
+    scatter = node.args[0]
+    if not is_call(scatter, aten.slice_scatter.default) or len(node.args) != 4 or len(scatter.args) != 5:
+        return None
+    (over, source, dim, first, last), (_, along, start, end) = scatter.args, node.args
+    if dim != along or not is_static(dim, first, last, start, end):
+        return None
+    assert isinstance(over, fx.Node) and isinstance(source, fx.Node)
+    assert isinstance(dim, int) and isinstance(first, int) and isinstance(last, int)
+    assert isinstance(start, int) and isinstance(end, int)
+    if end <= first or last <= start:
+        place = (over, dim, start, end)
+    elif first <= start and end <= last:
+        place = (source, dim, start - first, end - first)
+    else:
+        return None
+    if not storage.may_alias(node, place[0]) or not _same_strides(place[0], scatter):
+        return None
+    part = put_before(node, SLICE, place)
+    known = node.meta["val"]
+    part.meta["val"] = node.meta["val"] = fake(part)  # it lies in other memory
+    refresh([(node, known)])
+    return part
+
+
+def _same_strides(a: fx.Node, b: fx.Node) -> bool:
+    one, other = value_of(a), value_of(b)
+    return one is not None and other is not None and same_shape(one.stride(), other.stride())
 
 
 def split_part(node: fx.Node, storage: Storage) -> fx.Node | None:

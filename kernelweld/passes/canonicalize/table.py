@@ -55,7 +55,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         SELECT: (slices.plain_dim, views.only_part),
         aten.slice_scatter.default: (slices.plain_slice_scatter,),
         aten.select_scatter.default: (slices.plain_select_scatter,),
-        SLICE: (slices.plain_slice, slices.idle_slice, slices.nested_slice),
+        SLICE: (slices.plain_slice, slices.idle_slice, slices.nested_slice, slices.past_scatter),
         ADD[0]: (arithmetic.identity,),
         SUB[0]: (arithmetic.identity,),
         MUL[0]: (arithmetic.identity,),

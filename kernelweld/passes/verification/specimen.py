@@ -124,7 +124,7 @@ class Specimen:
         for places in self.places:
             for index, drawn in places.draw(seed).items():
                 values[index] = drawn.to(values[index].device)  # type: ignore[union-attr]
-        tensors = {n: v for n, v in zip(self.arguments, values, strict=True) if n is not None}
+        tensors = {n: v for n, v in zip(self.arguments, values, strict=False) if n is not None}  # then sizes
         tensors |= {buffer.argument: buffer.unwritten(device) for buffer in self.buffers}
         tensors |= {part.argument: clone_preserve_strides(values[part.cache]) for part in self.caches}
         return Draw(tuple(values), tensors)  # type: ignore[arg-type]
@@ -204,7 +204,6 @@ def _sizes(weld: Weld) -> dict[str, int]:
     if not symbolic:
         return {}
     environment = symbolic[0].node.shape_env
-    values = (
-        getattr(environment, "var_to_hint", None) or environment.var_to_val
-    )  # the name changed with torch 2.13
+    names = ("var_to_hint", "backed_var_to_val", "var_to_val")  # by the version of torch
+    values = next(filter(None, (getattr(environment, name, None) for name in names)))
     return {symbol.name: int(value) for symbol, value in values.items()}

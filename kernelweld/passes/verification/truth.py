@@ -15,7 +15,7 @@ def original_graph(
     steps: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> fx.GraphModule:
     """The nodes behind ``steps`` as a module of their own, from ``inputs`` (bases of views) to
-    ``outputs``.
+    ``outputs``. After ``inputs`` it takes the symbolic sizes that views on the way are given.
     """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}

@@ -1,0 +1,122 @@
+"""One operator that writes into its arguments, as it stands in a functional graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import SymInt, fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
+from torch._ops import OpOverload
+
+from kernelweld.ir.origin import Origin, record_origin
+from kernelweld.patterns.aliasing import VIEWS
+from kernelweld.patterns.cover import dimension_of
+from kernelweld.patterns.ops import aten
+from kernelweld.patterns.reading import Miss
+
+#: Makers of memory with nothing in it.
+_BUFFERS = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """``auto_functionalized(operator, **arguments)``, which returns what the operator would have returned
+    and then the arguments that it writes to, written.
+
+    ``values`` are all arguments in the order of the schema, absent ones by their defaults; ``results`` the
+    nodes of the written arguments, in that order, None where nobody reads one.
+    """
+
+    node: fx.Node
+    operator: OpOverload
+    values: tuple[object, ...]
+    results: tuple[fx.Node | None, ...]
+
+    @property
+    def name(self) -> str:
+        """``_C.rms_norm``."""
+        return str(self.operator.name()).replace("::", ".")
+
+    def takes_none(self, name: str) -> bool:
+        """Whether the schema allows None for the argument ``name``."""
+        found = (a for a in self.operator._schema.arguments if a.name == name)
+        return any(isinstance(a.type, torch.OptionalType) for a in found)
+
+    def has(self, name: str) -> bool:
+        """Whether the schema has an argument ``name``."""
+        return any(a.name == name for a in self.operator._schema.arguments)
+
+    def written(self) -> tuple[object, ...]:
+        """The arguments that the operator writes to, in the order of ``results``."""
+        pairs = zip(self.operator._schema.arguments, self.values, strict=True)
+        return tuple(value for a, value in pairs if a.alias_info is not None and a.alias_info.is_write)
+
+    def buffers(self) -> tuple[fx.Node, ...]:
+        """The nodes that make buffers for the results, and views of them, users first."""
+        found = [node for n in _tensors(self.values) for node in reversed(_buffer(n) or ())]
+        return tuple(dict.fromkeys(found))
+
+    def operands(self) -> tuple[fx.Node, ...]:
+        """What the call reads, without the buffers that were made for its results."""
+        return tuple(n for n in dict.fromkeys(_tensors(self.values)) if _buffer(n) is None)
+
+    def origin(self) -> Origin:
+        """The call with its buffers, from its operands to those results that others read.
+
+        Raises:
+            Miss: a buffer has a size that no operand has.
+        """
+        operands = self.operands()
+        buffers = self.buffers()[::-1]
+        sizes = dict.fromkeys(n for buffer in buffers for n in buffer.all_input_nodes if n not in buffers)
+        read = [result for result in self.results if result is not None]
+        found = [(size, self._dimension(size, operands)) for size in sizes]
+        nodes = [*buffers, self.node, *read]
+        return record_origin(nodes, operands, read, [(size, *where) for size, where in found])
+
+    def _dimension(self, size: fx.Node, operands: tuple[fx.Node, ...]) -> tuple[fx.Node, int]:
+        found = dimension_of(size, operands) if isinstance(size.meta.get("val"), SymInt) else None
+        if found is None:
+            raise Miss("a buffer of %{} has a size, %{}, that no operand has", size, self.node, size)
+        return found
+
+
+def read_call(node: fx.Node) -> Call | None:
+    """The call that ``node`` is, or None."""
+    if node.op != "call_function" or node.target is not auto_functionalized:
+        return None
+    called = node.args[0]
+    if not isinstance(called, OpOverload) or called._schema.returns:
+        return None
+    arguments = called._schema.arguments
+    values = tuple(node.kwargs.get(a.name, a.default_value) for a in arguments)
+    written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    return Call(node, called, values, tuple(_result(node, i) for i in range(1, len(written) + 1)))
+
+
+def _result(node: fx.Node, index: int) -> fx.Node | None:
+    found = (u for u in node.users if u.target is operator.getitem and u.args[1] == index and u.users)
+    return next(found, None)
+
+
+def _tensors(values: tuple[object, ...]) -> Iterator[fx.Node]:
+    yield from (value for value in values if isinstance(value, fx.Node))
+
+
+def _buffer(node: fx.Node) -> list[fx.Node] | None:
+    """The nodes that make an empty buffer and views of it, first to last; None if ``node`` is none."""
+    found = [node]
+    while found[0].target in VIEWS and isinstance(found[0].args[0], fx.Node):
+        found.insert(0, found[0].args[0])
+    return found if found[0].target in _BUFFERS else None

@@ -1,0 +1,126 @@
+"""The pass: each known call gives way to its words, or is left alone with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import fx
+
+from kernelweld.ir.origin import source_line
+from kernelweld.ir.report import NearMiss
+from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.dialect.builder import Builder
+from kernelweld.passes.dialect.call import Call, read_call
+from kernelweld.passes.dialect.spelling import Spellings
+from kernelweld.passes.dialect.table import OPERATORS
+from kernelweld.passes.symbols import SymbolNodes
+from kernelweld.passes.values import refresh
+from kernelweld.patterns.aliasing import BY_STRIDES, VIEWS
+from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.ops import shape_of, value_of
+from kernelweld.patterns.reading import Miss
+
+
+@dataclass(frozen=True)
+class DialectPass(Pass):
+    """Replaces operators of serving engines by the words that say what they compute.
+
+    Before: ``%1 = auto_functionalized(_C.fused_add_rms_norm, input=%x, residual=%r, weight=%w, epsilon=…)``,
+    of which parts 1 and 2 are read
+    After:  ``%1 = residual_add(%x, %r); %2 = rms_norm(%1, %w, None, eps=…)``
+
+    The words round where the operator's kernel rounds. Each node remembers the call: a call of which not
+    all words end up in welds is put back as it was. Operators stand by name in ``table``; what they do not
+    say of a call (packed scales, say) leaves it alone and becomes a near miss.
+
+    Not handled: ``auto_functionalized_v2``, which vLLM switches off.
+    """
+
+    name: ClassVar[str] = "dialect"
+
+    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        work = _Work(gm.graph)
+        for call in filter(None, map(read_call, list(gm.graph.nodes))):
+            if call.name not in OPERATORS:
+                continue
+            try:
+                work.expand(call)
+            except Miss as miss:
+                where = source_line(call.node.meta)
+                context.near_misses.append(NearMiss(call.node.name, call.name, where, miss.no_match.reason))
+        return PassResult(work.count > 0, work.count)
+
+
+@dataclass
+class _Work:
+    """One run over a graph, and what calls of it share."""
+
+    graph: fx.Graph
+    symbols: SymbolNodes = field(init=False)
+    count: int = 0
+    spelling: Spellings = field(default_factory=Spellings)
+    shared: dict[object, tuple[fx.Node, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.symbols = SymbolNodes(self.graph)
+
+    def expand(self, call: Call) -> None:
+        """Replaces ``call``.
+
+        Raises:
+            Miss: words do not say what it computes. The graph is as before.
+        """
+        build = Builder(call, self.symbols, self.spelling, self.shared)
+        try:
+            made = OPERATORS[call.name](call, build)
+            pairs = _pairs(call, made)
+            build.finish([new for _, new in pairs])
+        except Miss:
+            build.discard()
+            raise
+        self._replace(call, pairs)
+        self.count += 1
+
+    def _replace(self, call: Call, pairs: Sequence[tuple[fx.Node, fx.Node]]) -> None:
+        for old, new in pairs:
+            old.replace_all_uses_with(new)
+        refresh([(new, old.meta["val"]) for old, new in pairs])
+        for node in [*call.node.users, call.node]:
+            self.graph.erase_node(node)
+        for buffer in call.buffers():
+            if not buffer.users:
+                self.graph.erase_node(buffer)
+
+
+def _pairs(call: Call, made: Sequence[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
+    """The results that others read, with what takes their place."""
+    present = [
+        result for result, given in zip(call.results, call.written(), strict=True) if given is not None
+    ]
+    pairs = [(old, new) for old, new in zip(present, made, strict=True) if old is not None]
+    for old, new in pairs:
+        if not same_shape(shape_of(old), shape_of(new)):
+            raise Miss("the result %{} has another shape than the operator gives", old, old)
+        if not _same_strides(old, new):
+            _check_strides(old, old)
+    return pairs
+
+
+def _same_strides(old: fx.Node, new: fx.Node) -> bool:
+    a, b = value_of(old), value_of(new)
+    return a is not None and b is not None and same_shape(a.stride(), b.stride())
+
+
+def _check_strides(node: fx.Node, result: fx.Node) -> None:
+    """Checks that nobody depends on the strides of ``result``, of which ``node`` is a view.
+
+    Raises:
+        Miss: an operator reads memory by strides, or the graph's caller gets a view.
+    """
+    for user in node.users:
+        if user.target in BY_STRIDES or user.op == "output":
+            raise Miss("%{} needs the strides that the operator leaves in %{}", user, user, result)
+        if user.target in VIEWS:
+            _check_strides(user, result)

@@ -1,0 +1,36 @@
+"""``_C.silu_and_mul``, plain and with codes of a given scale. The activation is rounded, then the product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from torch import fx
+
+from kernelweld.ir import GateMul
+from kernelweld.passes.dialect.builder import Builder
+from kernelweld.passes.dialect.call import Call
+from kernelweld.passes.dialect.quants import codes_of
+from kernelweld.patterns.ops import FLOATS, dtype_name, dtype_of, shape_of
+from kernelweld.patterns.reading import Miss
+
+
+def silu_and_mul(call: Call, build: Builder) -> Sequence[fx.Node]:
+    """``silu_and_mul(result!, input)``: the first half of a row gates the second."""
+    return [_gated(build, cast(fx.Node, call.values[1]))]
+
+
+def silu_and_mul_quant(call: Call, build: Builder) -> Sequence[fx.Node]:
+    """``silu_and_mul_quant(result!, input, scale)``."""
+    out, x, scale = cast("tuple[fx.Node, fx.Node, fx.Node]", call.values)
+    return [codes_of(build, _gated(build, x), scale, out)]
+
+
+def _gated(build: Builder, x: fx.Node) -> fx.Node:
+    width, dtype = shape_of(x)[-1], dtype_of(x)
+    if dtype is None or dtype not in FLOATS:
+        raise Miss("the input %{} is {}", x, x, dtype_name(dtype))
+    if not isinstance(width, int):
+        raise Miss("the width of %{} is a symbol", x, x)
+    halves = build.part(x, 0, width // 2), build.part(x, width // 2, width)
+    return build.word(GateMul("silu", dtype, dtype), *halves)

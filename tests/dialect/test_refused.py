@@ -1,0 +1,193 @@
+"""What words do not say is left alone, as it was, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from graphs import E4M3, bf16, graph_of, rand
+from torch import Tensor
+
+T, N, GROUP, D = 5, 256, 128, 16
+LIMIT = 448.0
+
+
+def norm(x: Tensor, w: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    torch.ops._C.rms_norm(out, x, w, 1e-6)
+    return out
+
+
+def norm_over_what_others_fill(x: Tensor, w: Tensor) -> Tensor:
+    out = x * 2
+    torch.ops._C.rms_norm(out, x, w, 1e-6)
+    return out
+
+
+def norm_into_a_buffer_of_another_size(x: Tensor, w: Tensor) -> Tensor:
+    out = torch.empty(x.shape[0] * 2, N // 2, dtype=x.dtype)
+    torch.ops._C.rms_norm(out.view(x.shape[0], N), x, w, 1e-6)
+    return out
+
+
+def add_norm(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    x, residual = x.clone(), residual.clone()
+    torch.ops._C.fused_add_rms_norm(x, residual, w, 1e-6)
+    return x, residual
+
+
+def norm_to_int8(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    out, scale = torch.empty(x.shape, dtype=torch.int8), torch.empty(x.shape[0], 1)
+    torch.ops._C.rms_norm_dynamic_per_token_quant(out, x, w, scale, 1e-6, None, None)
+    return out, scale
+
+
+def channel_quant(x: Tensor, scale: Tensor) -> Tensor:
+    out = torch.empty(x.shape, dtype=E4M3)
+    torch.ops._C.static_scaled_fp8_quant(out, x, scale, [-1, 1])
+    return out
+
+
+def quant_across_rows(x: Tensor, scale: Tensor) -> Tensor:
+    out = torch.empty(x.shape[::-1], dtype=E4M3).t()
+    torch.ops._C.static_scaled_fp8_quant(out, x, scale, None)
+    return out
+
+
+def group_quant(x: Tensor, scales: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
+    out = torch.empty(x.shape, dtype=E4M3)
+    torch.ops._C.per_token_group_fp8_quant(x, out, scales, group, 1e-10, -LIMIT, LIMIT, False, False, False)
+    return out, scales
+
+
+def column_major_scales(x: Tensor) -> tuple[Tensor, Tensor]:
+    return group_quant(x, torch.empty(N // GROUP, T).t())
+
+
+def packed_scales(x: Tensor) -> tuple[Tensor, Tensor]:
+    return group_quant(x, torch.empty(T, 1, dtype=torch.int32))
+
+
+def groups_that_do_not_fit(x: Tensor) -> tuple[Tensor, Tensor]:
+    return group_quant(x, torch.empty(T, 3), group=96)
+
+
+def rotary(positions: Tensor, q: Tensor, cache: Tensor) -> Tensor:
+    q = q.clone()
+    torch.ops._C.rotary_embedding(positions, q, None, D, cache, True)
+    return q
+
+
+def rotary_read_by_strides(positions: Tensor, q: Tensor, cache: Tensor) -> Tensor:
+    part = (q * 2)[:, :D]
+    torch.ops._C.rotary_embedding(positions, part, None, D, cache, True)
+    return part.view(torch.int16) + 1
+
+
+def written(k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, scale: Tensor) -> None:
+    torch.ops._C_cache_ops.reshape_and_cache_flash(k, v, ks, vs, slots, "auto", scale, scale)
+
+
+def codes_written(k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, scale: Tensor) -> None:
+    torch.ops._C_cache_ops.reshape_and_cache_flash(k, v, ks, vs, slots, "fp8", scale, scale)
+
+
+def written_with_a_computed_scale(
+    k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, scale: Tensor
+) -> None:
+    written(k, v, ks, vs, slots, scale * 2)
+
+
+def written_to_a_value(
+    k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    ks, vs = ks * 2, vs * 2
+    written(k, v, ks, vs, slots, scale)
+    return ks, vs
+
+
+def written_to_halves(kv: Tensor, k: Tensor, v: Tensor, slots: Tensor, scale: Tensor) -> None:
+    written(k, v, kv[0], kv[1], slots, scale)
+
+
+def cache_inputs(rows: int = T, heads: int = 2, dtype: torch.dtype = bf16) -> list[Tensor]:
+    k, v = rand(rows, heads, D), rand(rows, heads, D)
+    caches = [rand(7, 4, 2, D).to(dtype) for _ in range(2)]
+    return [k, v, *caches, torch.arange(T), torch.ones(())]
+
+
+X, W, SCALE = rand(T, N), rand(N), torch.tensor([0.02])
+POSITIONS, CACHE = torch.arange(T), rand(9, D)
+
+REFUSED: dict[str, tuple[Callable[..., object], Sequence[Tensor], str]] = {
+    "float64": (norm, [X.double(), W.double()], "is float64"),
+    "weight of another dtype": (norm, [X, W.float()], "is float32, the input bfloat16"),
+    "weight a row": (norm, [X, rand(T, N)], "is not one row"),
+    "filled buffer": (norm_over_what_others_fill, [X, W], "which no word reads"),
+    "residual of another dtype": (add_norm, [X, X.float(), W], "another dtype or shape than the input"),
+    "int8": (norm_to_int8, [X, W], "are int8, not float8_e4m3fn"),
+    "scale a channel": (channel_quant, [X, torch.rand(N)], "of shape [256] is not one element"),
+    "codes across rows": (quant_across_rows, [X, SCALE], "are not written row by row"),
+    "column-major scales": (column_major_scales, [X], "are column-major"),
+    "packed scales": (packed_scales, [X], "are packed, int32"),
+    "groups": (groups_that_do_not_fit, [X], "groups of 96 do not divide"),
+    "positions": (rotary, [POSITIONS[None], X[None], CACHE], "have 2 dimensions"),
+    "heads": (rotary, [POSITIONS, rand(T, 3 * D + 1), CACHE], "is not rows of heads of 16"),
+    "cache of angles": (rotary, [POSITIONS, X, CACHE.double()], "is float64"),
+    "strides": (rotary_read_by_strides, [POSITIONS, X, CACHE], "needs the strides"),
+    "fp8 caches": (codes_written, cache_inputs(dtype=torch.uint8), "hold fp8, scaled"),
+    "caches of another dtype": (
+        written,
+        cache_inputs(dtype=torch.float32),
+        "is float32, the values bfloat16",
+    ),
+    "other heads": (written, cache_inputs(heads=1), "has not the heads of the cache"),
+    "rows without slots": (written, cache_inputs(rows=T + 2), "has rows without a slot"),
+    "computed scale": (written_with_a_computed_scale, cache_inputs(), "which no word reads"),
+    "cache of its own": (written_to_a_value, cache_inputs(), "is no input that the graph writes"),
+    "keys and values in one": (
+        written_to_halves,
+        [rand(2, 7, 4, 2, D), *cache_inputs()[:2], *cache_inputs()[4:]],
+        "is no input that the graph writes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fn", "inputs", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_the_operator_stays_and_says_why(
+    fn: Callable[..., object], inputs: Sequence[Tensor], reason: str
+) -> None:
+    graph = graph_of(fn, inputs, stop=True)
+    graph.passed("canonicalize")
+    before, called = graph.formulas(), graph.operators
+    result = graph.passed("dialect")
+    assert graph.words == [] and graph.operators == called
+    (miss,) = result.context.near_misses
+    assert f"{miss.kind}.default" == called[0] and miss.source is not None
+    assert reason in miss.reason
+    graph.gm.graph.eliminate_dead_code()
+    assert graph.formulas() == before
+
+
+def test_a_size_that_no_operand_has_is_refused() -> None:
+    graph = graph_of(norm_into_a_buffer_of_another_size, [X, W], dynamic=(0,), stop=True)
+    result = graph.passed("canonicalize,dialect")
+    (miss,) = result.context.near_misses
+    assert "that no operand has" in miss.reason
+    assert graph.words == []
+
+
+def test_other_operators_are_no_near_miss() -> None:
+    with torch.library._scoped_library("_C", "FRAGMENT") as library:
+        library.define("gelu_quick(Tensor! out, Tensor input) -> ()")
+        torch.library.register_fake("_C::gelu_quick", lambda out, x: None, lib=library)
+
+        def gate(x: Tensor) -> Tensor:
+            out = torch.empty_like(x)
+            torch.ops._C.gelu_quick(out, x)
+            return out
+
+        graph = graph_of(gate, [X], stop=True)
+        result = graph.passed("canonicalize,dialect")
+    assert graph.operators == ["_C.gelu_quick.default"] and result.context.near_misses == []

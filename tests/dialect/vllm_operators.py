@@ -1,0 +1,203 @@
+"""vLLM's operators on a CPU: the schemas of its library, and references after the arithmetic of its kernels.
+
+Schemas and rounding points are those of the releases that take no weight (``Tensor? weight``) and turn a
+part of a head (``rope_dim_offset``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+E4M3, LIMIT = torch.float8_e4m3fn, 448.0
+
+_LIBRARIES: list[torch.library.Library] = []
+
+
+def rms_norm(result: Tensor, input: Tensor, weight: Tensor | None, epsilon: float) -> None:
+    result.copy_(_norm(input.float(), weight, epsilon).to(input.dtype))
+
+
+def fused_add_rms_norm(input: Tensor, residual: Tensor, weight: Tensor | None, epsilon: float) -> None:
+    residual.copy_(input + residual)
+    rms_norm(input, residual.clone(), weight, epsilon)
+
+
+def rms_norm_static_fp8_quant(
+    result: Tensor, input: Tensor, weight: Tensor, scale: Tensor, epsilon: float
+) -> None:
+    normed = torch.empty_like(input)
+    rms_norm(normed, input, weight, epsilon)
+    static_scaled_fp8_quant(result, normed, scale)
+
+
+def fused_add_rms_norm_static_fp8_quant(
+    result: Tensor, input: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, epsilon: float
+) -> None:
+    normed = input.clone()
+    fused_add_rms_norm(normed, residual, weight, epsilon)
+    static_scaled_fp8_quant(result, normed, scale)
+
+
+def rms_norm_dynamic_per_token_quant(
+    result: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    epsilon: float,
+    scale_ub: Tensor | None,
+    residual: Tensor | None,
+) -> None:
+    total = input.float() if residual is None else input.float() + residual.float()
+    if residual is not None:
+        residual.copy_(total)
+    normed = _norm(total, None, epsilon).to(input.dtype) * weight
+    dynamic_per_token_scaled_fp8_quant(result, normed, scale, scale_ub)
+
+
+def static_scaled_fp8_quant(
+    result: Tensor, input: Tensor, scale: Tensor, group_shape: list[int] | None = None
+) -> None:
+    result.copy_(_codes(input.float() * (1.0 / scale.reshape(()))))
+
+
+def dynamic_per_token_scaled_fp8_quant(
+    result: Tensor, input: Tensor, scale: Tensor, scale_ub: Tensor | None
+) -> None:
+    amax = input.float().abs().amax(-1, keepdim=True)
+    if scale_ub is not None:
+        amax = torch.minimum(amax, scale_ub.reshape(()))
+    scale.copy_((amax / torch.tensor(LIMIT)).clamp(min=1.0 / (LIMIT * 512.0)))
+    result.copy_(_codes(input.float() / scale))
+
+
+def per_token_group_fp8_quant(
+    input: Tensor,
+    output_q: Tensor,
+    output_s: Tensor,
+    group_size: int,
+    eps: float,
+    fp8_min: float,
+    fp8_max: float,
+    scale_ue8m0: bool,
+    dummy_is_scale_transposed: bool,
+    dummy_is_tma_aligned: bool,
+) -> None:
+    groups = input.float().unflatten(-1, (-1, group_size))
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=eps) / torch.tensor(fp8_max)
+    if scale_ue8m0:
+        scale = torch.exp2(torch.ceil(torch.log2(scale.clamp(min=1e-10))))
+    output_s.copy_(scale.squeeze(-1))
+    output_q.copy_((groups / scale).clamp(fp8_min, fp8_max).to(E4M3).flatten(-2))
+
+
+def silu_and_mul(result: Tensor, input: Tensor) -> None:
+    gate, up = input.chunk(2, -1)
+    active = gate.float() / (1.0 + torch.exp(-gate.float()))
+    result.copy_((active.to(input.dtype).float() * up.float()).to(input.dtype))
+
+
+def silu_and_mul_quant(result: Tensor, input: Tensor, scale: Tensor) -> None:
+    gated = input.new_empty(*input.shape[:-1], input.shape[-1] // 2)
+    silu_and_mul(gated, input)
+    static_scaled_fp8_quant(result, gated, scale)
+
+
+def rotary_embedding(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor | None,
+    head_size: int,
+    cos_sin_cache: Tensor,
+    is_neox: bool,
+    rope_dim_offset: int = 0,
+    inverse: bool = False,
+) -> None:
+    cos, sin = cos_sin_cache[positions].float()[:, None].chunk(2, -1)
+    sin = -sin if inverse else sin
+    width = cos_sin_cache.shape[1]
+    for x in (query, key):
+        if x is None:
+            continue
+        heads = x.reshape(x.shape[0], -1, head_size).clone()
+        part = heads[..., rope_dim_offset : rope_dim_offset + width]
+        first, second = (slice(0, width // 2), slice(width // 2, width))
+        if not is_neox:
+            first, second = slice(0, width, 2), slice(1, width, 2)
+        a, b = part[..., first].float(), part[..., second].float()
+        part[..., first], part[..., second] = a * cos - b * sin, b * cos + a * sin
+        x.copy_(heads.reshape(x.shape))
+
+
+def reshape_and_cache_flash(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    kv_cache_dtype: str,
+    k_scale: Tensor,
+    v_scale: Tensor,
+) -> None:
+    block = key_cache.shape[1]
+    for token, slot in enumerate(slot_mapping.tolist()):
+        if slot >= 0:
+            key_cache[slot // block, slot % block] = key[token]
+            value_cache[slot // block, slot % block] = value[token]
+
+
+def _norm(h: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
+    normed = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + epsilon)
+    return normed if weight is None else normed * weight.float()
+
+
+def _codes(x: Tensor) -> Tensor:
+    return x.clamp(-LIMIT, LIMIT).to(E4M3)
+
+
+SCHEMAS = {
+    "rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()": rms_norm,
+    "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()": (
+        fused_add_rms_norm
+    ),
+    "rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor weight, Tensor scale, "
+    "float epsilon) -> ()": (rms_norm_static_fp8_quant),
+    "fused_add_rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor! residual, Tensor weight, "
+    "Tensor scale, float epsilon) -> ()": fused_add_rms_norm_static_fp8_quant,
+    "rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input, Tensor weight, Tensor! scale, "
+    "float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()": rms_norm_dynamic_per_token_quant,
+    "static_scaled_fp8_quant(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()": (
+        static_scaled_fp8_quant
+    ),
+    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, "
+    "Tensor? scale_ub) -> ()": (dynamic_per_token_scaled_fp8_quant),
+    "per_token_group_fp8_quant(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, float eps, "
+    "float fp8_min, float fp8_max, bool scale_ue8m0, bool dummy_is_scale_transposed, "
+    "bool dummy_is_tma_aligned) -> ()": per_token_group_fp8_quant,
+    "silu_and_mul(Tensor! result, Tensor input) -> ()": silu_and_mul,
+    "silu_and_mul_quant(Tensor! result, Tensor input, Tensor scale) -> ()": silu_and_mul_quant,
+    "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, Tensor cos_sin_cache, "
+    "bool is_neox, int rope_dim_offset=0, bool inverse=False) -> ()": rotary_embedding,
+}
+CACHE_SCHEMAS = {
+    "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, "
+    "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()": reshape_and_cache_flash,
+}
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    """Operators that write into their arguments have no result to describe."""
+
+
+def define() -> None:
+    """Defines the operators, once a process; the real library, if it is loaded, stays as it is."""
+    if _LIBRARIES or hasattr(torch.ops._C, "rms_norm"):
+        return
+    for namespace, schemas in (("_C", SCHEMAS), ("_C_cache_ops", CACHE_SCHEMAS)):
+        library = torch.library.Library(namespace, "FRAGMENT")
+        _LIBRARIES.append(library)
+        for schema, reference in schemas.items():
+            name = schema.partition("(")[0]
+            library.define(schema)
+            library.impl(name, reference, "CPU")
+            torch.library.register_fake(f"{namespace}::{name}", _nothing, lib=library)
