@@ -12,6 +12,7 @@ from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.pattern_matcher import stable_topological_sort
+from torch._prims_common import clone_preserve_strides
 
 from kernelweld.codegen.cache import load
 from kernelweld.codegen.emit import Kernel, emit
@@ -79,7 +80,8 @@ class Launcher:
                 "tensors_to_clone": [*buffers, *caches],
             },
         )
-        call.meta["val"] = {name: node.meta["val"] for name, node in (buffers | caches).items()}
+        call.meta["val"] = {name: node.meta["val"] for name, node in buffers.items()}
+        call.meta["val"] |= {name: _copied(node.meta["val"]) for name, node in caches.items()}
         if _KEEPS_STRIDES:
             call.meta["eager_input_vals"] = ((), fx.node.map_arg(call.kwargs, lambda n: n.meta["val"]))
         for (
@@ -122,7 +124,9 @@ class Launcher:
         result = self._result(call, name)
         base, part = base_of(node.args[0]), result  # type: ignore[arg-type]
         for view in _views(node.args[0], base):  # type: ignore[arg-type]
-            part = self._graph.node_copy(view, {view.args[0]: part}.get)
+            viewed = self._graph.node_copy(view, {view.args[0]: part}.get)
+            viewed.meta["val"] = _value_on(view, part.meta["val"])
+            part = viewed
         _inherit(node, result, call)
         node.replace_all_uses_with(part)
         _copy_back(base, result)
@@ -142,6 +146,25 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    """A fake copy of ``value`` that lies in its own memory just as ``value`` does in its.
+
+    What a functional call returns shares no memory with what it was called with. A result recorded as an
+    alias of the input would be one more reader of the old cache for Inductor, which would then keep it.
+    """
+    with value.fake_mode:  # type: ignore[attr-defined]
+        copy: torch.Tensor = clone_preserve_strides(value)
+    return copy
+
+
+def _value_on(view: fx.Node, source: torch.Tensor) -> torch.Tensor:
+    """What ``view`` is of ``source`` in place of its first operand."""
+    rest = fx.node.map_arg((view.args[1:], view.kwargs), lambda node: node.meta["val"])
+    with source.fake_mode:  # type: ignore[attr-defined]
+        value: torch.Tensor = view.target(source, *rest[0], **rest[1])  # type: ignore[operator]
+    return value
 
 
 def _inherit(node: fx.Node, *heirs: fx.Node) -> None:
