@@ -14,7 +14,7 @@ from kernelweld.ir import insert_word, word_of
 from kernelweld.ir.origin import ORIGIN, record_origin, restore_origin, source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
-from kernelweld.patterns.aliasing import BY_STRIDES, Writes
+from kernelweld.patterns.aliasing import Writes, reads_by_strides
 from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 from kernelweld.patterns.table import PATTERNS
 
@@ -95,10 +95,10 @@ class _Sweep:
     def _safe(self, match: Match) -> Match | NoMatch:
         """The word reads its operands where its output stands: nothing may write to them before.
 
-        Its result may have other strides than the value it replaces: nothing may read it by strides.
+        Its result may have other strides than the value it replaces: nothing may read it by strides then.
         """
         for user in (user for output in match.outputs for user in output.users):
-            if user.target in BY_STRIDES:
+            if reads_by_strides(user) and not match.keeps_strides:
                 return NoMatch("%{} reads the result by its strides", user, (user,), stage=2)
         written = self._writes.between(match.nodes[0], min(match.outputs), match.operands)
         if written is None:

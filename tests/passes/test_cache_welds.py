@@ -168,8 +168,8 @@ def test_slots_beyond_the_cache_write_nothing() -> None:
 def test_one_kernel_does_not_write_a_cache_twice() -> None:
     def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
         write, how = torch.ops.kernelweld.cache_write, {"dims": [0, 1], "place": 0, "negative": "end"}
-        other = write(cache, norm(k * 2, w), slots, None, **how)
-        cache.copy_(write(cache, norm(k, w), slots, None, **how))
+        other = write(cache, norm(k * 2, w), slots, None, None, **how)
+        cache.copy_(write(cache, norm(k, w), slots, None, None, **how))
         return other
 
     inputs = [random(*LAYOUTS["NHD"].shape), random(TOKENS, KV_HEADS, D), random(D), SLOTS.clone()]
@@ -185,7 +185,7 @@ def test_padding_slots_write_nothing(dims: tuple[int, int]) -> None:
     def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
         rows = norm(k, w)
         write = torch.ops.kernelweld.cache_write
-        cache.copy_(write(cache, rows, slots, None, dims=list(dims), place=0, negative="nowhere"))
+        cache.copy_(write(cache, rows, slots, None, None, dims=list(dims), place=0, negative="nowhere"))
 
     slots = torch.tensor([-1, 4, -1, 11, -1])
     inputs = [random(*shape), random(TOKENS, KV_HEADS, D), random(D), slots]

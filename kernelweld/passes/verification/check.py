@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
+import sympy
 import torch
 from torch import fx
 from torch._prims_common import clone_preserve_strides
@@ -15,10 +17,12 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.run import launch_direct
 from kernelweld.ir import CacheWrite, word_of
-from kernelweld.passes.example_inputs import concrete, example_inputs
+from kernelweld.passes.example_inputs import Input, concrete, example_inputs
 from kernelweld.passes.launcher import program_of
+from kernelweld.passes.tasks.caches import part_of, returns_whole, target_of
 from kernelweld.passes.tasks.held import physical_order
-from kernelweld.passes.tasks.views import base_of, is_view
+from kernelweld.passes.tasks.steps import is_write
+from kernelweld.passes.tasks.views import is_view
 from kernelweld.passes.verification.contract import ErrorReport, compare
 from kernelweld.passes.verification.truth import original_graph, run_float64
 from kernelweld.passes.weld import Weld
@@ -54,40 +58,79 @@ def check_weld(weld: Weld, seed: int = 0) -> WeldCheck:
 def _check(weld: Weld, seed: int) -> WeldCheck:
     program, arguments = program_of(weld)
     outputs, caches = list(arguments.outputs), list(arguments.caches)
-    inputs = list(dict.fromkeys([*arguments.inputs, *map(_cache_of, caches)]))
-    gm = original_graph(weld.steps, inputs, [*outputs, *caches])
+    writes = [node for node in weld.steps if is_write(node)]
+    inputs = list(dict.fromkeys([*arguments.inputs, *caches]))
+    gm = original_graph(weld.steps, inputs, [*outputs, *writes])
     drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=True))
-    found = (pair for write in caches for pair in _places(write, seed))
+    found = (pair for write in writes for pair in _places(write, seed))
     drawn |= {source: places for source, places in found if source in drawn}
-    values = list(drawn.values())
-    original, truth = gm(*values), run_float64(gm, values)
     buffers = [_buffer(node) for node in outputs]
-    tensors = {name: drawn[node] for node, name in arguments.inputs.items()}
+    tensors = {name: cast(torch.Tensor, drawn[node]) for node, name in arguments.inputs.items()}
     tensors.update({arguments.outputs[node]: buffer for node, buffer in zip(outputs, buffers, strict=True)})
-    written = {write: clone_preserve_strides(drawn[_cache_of(write)]) for write in caches}
-    tensors.update({arguments.caches[write]: cache for write, cache in written.items()})
-    launch_direct(emit(program), tensors, _sizes(weld))  # type: ignore[arg-type]
+    tensors |= {
+        arguments.caches[cache]: clone_preserve_strides(cast(torch.Tensor, drawn[cache])) for cache in caches
+    }
+    launch_direct(emit(program), tensors, _sizes(weld))
     logical = [_logical(node, buffer) for node, buffer in zip(outputs, buffers, strict=True)]
-    logical += [_part(write, cache) for write, cache in written.items()]
-    names = [name.removesuffix("_ptr") for name in (*arguments.outputs.values(), *arguments.caches.values())]
-    return WeldCheck(weld.name, tuple(map(compare, names, logical, original, truth)))
+    logical += [_seen(write, tensors[arguments.update(write)], weld) for write in writes]
+    original = gm(*drawn.values())
+    cut = len(outputs)
+    parts = [_written(write, x, weld) for write, x in zip(writes, original[cut:], strict=True)]
+    names = [*arguments.outputs.values(), *map(arguments.update, writes)]
+    reports = zip(names, logical, (*original[:cut], *parts), _truth(weld, outputs, drawn), strict=True)
+    return WeldCheck(weld.name, tuple(compare(n.removesuffix("_ptr"), *rest) for n, *rest in reports))
 
 
-def _cache_of(write: fx.Node) -> fx.Node:
-    return base_of(write.args[0])  # type: ignore[arg-type]
+def _truth(weld: Weld, outputs: Sequence[fx.Node], drawn: Mapping[fx.Node, Input]) -> Iterator[torch.Tensor]:
+    """The outputs in float64, and the part that each cache write sees with its rows in float64.
+
+    Bytes of a cache have no value in float64: rows are computed in it, and written to what the part held.
+    """
+    writes = [node for node in weld.steps if is_write(node)]
+    rows = [[node for node in write.args[1:4] if isinstance(node, fx.Node)] for write in writes]
+    computed = [node for node in weld.steps if not is_write(node)]
+    wanted = [*outputs, *(node for operands in rows for node in operands)]
+    found = iter(run_float64(original_graph(computed, list(drawn), wanted), list(drawn.values())))
+    yield from islice(found, len(outputs))
+    for write, operands in zip(writes, rows, strict=True):
+        value, *places = islice(found, len(operands))
+        before = _seen(write, cast(torch.Tensor, drawn[target_of(write, weld.steps)]), weld)
+        word = cast(CacheWrite, word_of(write))
+        yield word.reference(before.double(), value.double(), *places, *[None] * (2 - len(places)))
 
 
-def _part(write: fx.Node, cache: torch.Tensor) -> torch.Tensor:
-    """The part of ``cache`` that ``write`` sees."""
-    value = write.args[0].meta["val"]  # type: ignore[union-attr]
-    shape, strides = map(concrete, value.shape), map(concrete, value.stride())
-    start = concrete(value.storage_offset()) - concrete(_cache_of(write).meta["val"].storage_offset())
-    return cache.as_strided(list(shape), list(strides), start)
+def _written(write: fx.Node, result: torch.Tensor, weld: Weld) -> torch.Tensor:
+    """The part that ``write`` sees, of its result."""
+    return _seen(write, result, weld) if returns_whole(write) else _as_stored(write, result)
+
+
+def _as_stored(write: fx.Node, part: torch.Tensor) -> torch.Tensor:
+    """A part in the dtype of the rows that are written to it."""
+    dtype = part_of(write).dtype
+    return part if part.dtype == dtype else part.view(dtype)
+
+
+def _seen(write: fx.Node, whole: torch.Tensor, weld: Weld) -> torch.Tensor:
+    """The part of ``whole`` that ``write`` sees, in the dtype of the rows that are written to it."""
+    part, sizes = part_of(write), _sizes(weld)
+    extents = (_number(extent, sizes) for extent in (part.offset, *part.sizes, *part.strides))
+    offset, rank = next(extents), len(part.sizes)
+    memory = whole.as_strided((_extent(whole),), (1,)).view(part.dtype)
+    return memory.as_strided(list(islice(extents, rank)), list(extents), memory.storage_offset() + offset)
+
+
+def _extent(x: torch.Tensor) -> int:
+    steps = zip(x.shape, x.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
+
+
+def _number(extent: sympy.Expr, sizes: Mapping[str, int]) -> int:
+    return int(extent.subs({symbol: sizes[symbol.name] for symbol in extent.free_symbols}))
 
 
 def _places(write: fx.Node, seed: int) -> Iterator[tuple[fx.Node, torch.Tensor]]:
     """Places of a cache write, no two of them the same, for what its indices are views or casts of."""
-    word, (cache, _, *indices) = cast(CacheWrite, word_of(write)), write.args
+    word, (cache, _, *indices) = cast(CacheWrite, word_of(write)), (*write.args, None)[:4]
     shape = [concrete(size) for size in cache.meta["val"].shape]  # type: ignore[union-attr]
     sizes = [shape[dim] for dim in word.dims]
     generator = torch.Generator().manual_seed(seed)
