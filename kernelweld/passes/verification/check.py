@@ -61,7 +61,7 @@ def _check(weld: Weld, seed: int) -> WeldCheck:
     writes = [node for node in weld.steps if is_write(node)]
     inputs = list(dict.fromkeys([*arguments.inputs, *caches]))
     gm = original_graph(weld.steps, inputs, [*outputs, *writes])
-    drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=True))
+    drawn = dict(zip(inputs, example_inputs(gm.graph, seed), strict=False))  # sizes come behind them
     found = (pair for write in writes for pair in _places(write, seed))
     drawn |= {source: places for source, places in found if source in drawn}
     buffers = [_buffer(node) for node in outputs]
@@ -73,7 +73,7 @@ def _check(weld: Weld, seed: int) -> WeldCheck:
     launch_direct(emit(program), tensors, _sizes(weld))
     logical = [_logical(node, buffer) for node, buffer in zip(outputs, buffers, strict=True)]
     logical += [_seen(write, tensors[arguments.update(write)], weld) for write in writes]
-    original = gm(*drawn.values())
+    original = gm(*_all_inputs(gm, drawn))
     cut = len(outputs)
     parts = [_written(write, x, weld) for write, x in zip(writes, original[cut:], strict=True)]
     names = [*arguments.outputs.values(), *map(arguments.update, writes)]
@@ -90,13 +90,19 @@ def _truth(weld: Weld, outputs: Sequence[fx.Node], drawn: Mapping[fx.Node, Input
     rows = [[node for node in write.args[1:4] if isinstance(node, fx.Node)] for write in writes]
     computed = [node for node in weld.steps if not is_write(node)]
     wanted = [*outputs, *(node for operands in rows for node in operands)]
-    found = iter(run_float64(original_graph(computed, list(drawn), wanted), list(drawn.values())))
+    gm = original_graph(computed, list(drawn), wanted)
+    found = iter(run_float64(gm, _all_inputs(gm, drawn)))
     yield from islice(found, len(outputs))
     for write, operands in zip(writes, rows, strict=True):
         value, *places = islice(found, len(operands))
         before = _seen(write, cast(torch.Tensor, drawn[target_of(write, weld.steps)]), weld)
         word = cast(CacheWrite, word_of(write))
         yield word.reference(before.double(), value.double(), *places, *[None] * (2 - len(places)))
+
+
+def _all_inputs(gm: fx.GraphModule, drawn: Mapping[fx.Node, Input]) -> list[Input]:
+    """What ``gm`` is called with: ``drawn``, and the sizes that its views need."""
+    return [*drawn.values(), *example_inputs(gm.graph)[len(drawn) :]]
 
 
 def _written(write: fx.Node, result: torch.Tensor, weld: Weld) -> torch.Tensor:
