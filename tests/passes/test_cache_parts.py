@@ -10,7 +10,8 @@ import torch
 from cache_runs import E4M3, VERIFIED, Tensor, as_in_eager, bf16, codes, norm, random, reasons, rope, run
 from torch.nn import functional as F
 
-from kernelweld.codegen.emit import emit
+from kernelweld.codegen.crosscompile import compile_for
+from kernelweld.codegen.emit import Kernel, emit
 from kernelweld.codegen.interpreter import exact_casts
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.launcher import program_of
@@ -216,6 +217,16 @@ def latent_inputs(row: Row) -> list[Tensor]:
     return [cache, random(TOKENS, 576), random(512), random(TOKENS, 64), random(TOKENS, 64), SLOTS.clone()]
 
 
+def kernel_of(row: Row) -> Kernel:
+    """The kernel, without the places that its steps come from."""
+    gm = capture(latent(row.write), tuple(latent_inputs(row))).graphs[0]
+    plan = Pipeline.from_text("canonicalize,raise,plan{keep-all=true}", strict=True).run(gm).context.plan
+    assert plan is not None
+    (weld,) = plan.welds
+    program = program_of(weld)[0]
+    return emit(replace(program, tasks=tuple(replace(task, sources=()) for task in program.tasks)))
+
+
 @pytest.mark.parametrize("name", LATENTS)
 def test_a_latent_is_normed_rotated_quantized_and_written_in_one_launch(name: str) -> None:
     row = LATENTS[name]
@@ -228,14 +239,13 @@ def test_a_latent_is_normed_rotated_quantized_and_written_in_one_launch(name: st
 
 
 def test_the_kernel_of_656_bytes(golden: Callable[[str], None]) -> None:
-    row = LATENTS["656 bytes"]
-    gm = capture(latent(row.write), tuple(latent_inputs(row))).graphs[0]
-    plan = Pipeline.from_text("canonicalize,raise,plan{keep-all=true}", strict=True).run(gm).context.plan
-    assert plan is not None
-    (weld,) = plan.welds
-    program = program_of(weld)[0]
-    anywhere = tuple(replace(task, sources=()) for task in program.tasks)
-    golden(emit(replace(program, tasks=anywhere)).source)
+    golden(kernel_of(LATENTS["656 bytes"]).source)
+
+
+@pytest.mark.parametrize("name", ["576 codes as bytes", "656 bytes"])
+def test_stores_of_several_dtypes_compile_for_gpus_without_spills(name: str) -> None:
+    for compiled in compile_for(kernel_of(LATENTS[name]), ("sm_90", "sm_100")):
+        assert compiled.stack_bytes == 0, compiled
 
 
 PAGE, PAGES = 64, 3
