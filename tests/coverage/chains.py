@@ -202,8 +202,8 @@ BLOCKS, BLOCK = 3, 4
 
 @dataclass(frozen=True)
 class Cache:
-    """The shape of a cache for rows ``[tokens, ...]``, and how they are written to slots of it: rows alone, or
-    codes and their scales. The elements of a cache of ``bytes`` are uint8.
+    """The shape of a cache for rows ``[tokens, ...]``, and how they are written to slots of it: rows alone,
+    or codes and their scales. The elements of a cache of ``bytes`` are uint8.
     """
 
     shape: Callable[[tuple[int, ...]], tuple[int, ...]]
@@ -351,7 +351,7 @@ def chains() -> Iterator[Chain]:
 
 
 def cached(norm: str) -> Iterator[Chain]:
-    """Chains behind ``norm`` that end in a cache: of values, of codes with a given scale, of codes and scales."""
+    """Chains behind ``norm`` that end in a cache: of values, codes with a given scale, codes and scales."""
     for quant in ("bf16", "e4m3 static"):
         for cache in CACHES:
             if cache not in ("HND", "static"):
