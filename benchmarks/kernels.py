@@ -32,7 +32,6 @@ from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
-from kernelweld.passes.tasks.views import base_of
 
 TOKENS = (1, 4, 16, 64, 256, 2048, 8192)
 DIFFERING = 0.01  # a larger share of elements beyond a rounding step is no longer the same chain
@@ -56,7 +55,7 @@ def launched(chain: Chain, inputs: Inputs, launch: Launch | None = None) -> Call
     tasks = len(program.tasks)
     kernel = emit(program, launch and replace(launch, rows=launch.rows * tasks))
     names = {n.name: name for n, name in arguments.inputs.items()}
-    names |= {base_of(write.args[0]).name: name for write, name in arguments.caches.items()}
+    names |= {cache.name: name for cache, name in arguments.caches.items()}
     places = [names.get(p.name) for p in gm.graph.find_nodes(op="placeholder")]
     if not {*names.values()} <= {*places}:
         return None

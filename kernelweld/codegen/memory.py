@@ -122,7 +122,7 @@ def _base(scope: Scope, operand: Operand) -> tuple[str, bool]:
     tiled = bool(terms)
     if not isinstance(operand.offset, sympy.Integer):
         terms.append(f"tl.cast({spell(operand.offset)}, tl.int64)")
-    text = total(operand.name, *terms)
+    text = total(_pointer(scope, operand), *terms)
     return (scope.shared(f"{operand.name}_row", text) if terms else text), tiled
 
 
@@ -136,6 +136,15 @@ def _run(scope: Scope, operand: Operand) -> int:
     widest = max((dtype.itemsize for dtype in loads if is_float(dtype)), default=1)
     narrower = operand.dtype.itemsize == 1 < widest and operand.feature_stride == 1
     return _VECTOR // widest if narrower else 0
+
+
+def _pointer(scope: Scope, operand: Operand) -> str:
+    """The argument as a pointer to elements of the operand."""
+    if operand.argument is None or operand.argument == operand.dtype:
+        return operand.name
+    dtype = triton_dtype(operand.dtype)
+    cast = f"{operand.name}.to(tl.pointer_type({dtype}))"
+    return scope.shared(f"{operand.name}_{dtype.removeprefix('tl.')}", cast)
 
 
 def _address(scope: Scope, operand: Operand, piece: Piece, run: int = 0) -> str:

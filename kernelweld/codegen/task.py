@@ -52,7 +52,8 @@ class Operand:
     ``name`` is the kernel argument (several operands may view the same argument at different offsets).
     The address of an element is ``offset + sum(row_index[i] * row_strides[i]) + head * head_stride +
     feature * feature_stride``. A stride of 0 broadcasts; a ``feature_stride`` of 0 with ``width`` 1 is a
-    scalar per row. With ``indices`` it is a row gathered from a table, or scattered to a cache.
+    scalar per row. With ``indices`` it is a row gathered from a table, or scattered to a cache. The
+    ``argument`` may have another dtype: then the operand's elements lie in its bytes.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Operand:
     head_stride: sympy.Expr = field(default=sympy.Integer(0))
     offset: sympy.Expr = field(default=sympy.Integer(0))
     indices: tuple[Index, ...] = ()
+    argument: torch.dtype | None = None
 
 
 @dataclass(frozen=True)

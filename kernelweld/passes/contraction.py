@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from torch import fx
 
-from kernelweld.passes.tasks.steps import is_feature_slice
+from kernelweld.passes.tasks.steps import is_feature_slice, is_write, operands_of
 from kernelweld.passes.tasks.views import is_view
+from kernelweld.patterns.aliasing import VIEWS
 
 
 class Contraction:
@@ -56,16 +57,18 @@ class Contraction:
         return True
 
     def _exits(self, members: Collection[fx.Node]) -> Iterator[fx.Node]:
-        """The nodes that do outside work on values of ``members``, looking through views."""
-        stack = [user for node in members for user in node.users]
+        """The nodes that do outside work on values of ``members``, looking through views. One cache write of
+        another's result, of another part of it, is no such work.
+        """
+        stack = [(user, is_write(node)) for node in members for user in node.users]
         seen: set[fx.Node] = set()
         while stack:
-            node = stack.pop()
+            node, of_cache = stack.pop()
             if node in members or node in seen:
                 continue
             seen.add(node)
-            if is_view(node) or is_feature_slice(node):
-                stack.extend(node.users)
+            if _is_carried(node) or (of_cache and node.target in VIEWS):
+                stack.extend((user, of_cache) for user in node.users)
             else:
                 yield node
 
@@ -79,14 +82,21 @@ def _leaves(node: fx.Node, members: Collection[fx.Node]) -> bool:
     for user in node.users:
         if user in members:
             continue
-        if not (is_view(user) or is_feature_slice(user)) or _leaves(user, members):
+        if not _is_carried(user) or _leaves(user, members):
             return True
     return False
 
 
 def producers(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes that compute the operands of ``node``, looking through views."""
-    for operand in node.all_input_nodes:
-        while is_view(operand) or is_feature_slice(operand):
+    """The nodes that compute the operands of ``node``, looking through views. A cache write waits for nobody
+    to compute its cache.
+    """
+    rows = operands_of(node)[1:] if is_write(node) else node.all_input_nodes
+    for operand in (value for value in rows if isinstance(value, fx.Node)):
+        while _is_carried(operand):
             operand = operand.args[0]  # type: ignore[assignment]
         yield operand
+
+
+def _is_carried(node: fx.Node) -> bool:
+    return is_view(node) or is_feature_slice(node)

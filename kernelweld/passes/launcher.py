@@ -12,6 +12,7 @@ from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.pattern_matcher import stable_topological_sort
+from torch._prims_common import clone_preserve_strides
 
 from kernelweld.codegen.cache import load
 from kernelweld.codegen.emit import Kernel, emit
@@ -20,8 +21,10 @@ from kernelweld.codegen.tuning import Tuning
 from kernelweld.passes.contraction import escaping
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
+from kernelweld.passes.tasks.caches import returned, target_of, whole_of
 from kernelweld.passes.tasks.held import physical_order
-from kernelweld.passes.tasks.views import base_of, is_view
+from kernelweld.passes.tasks.steps import is_write
+from kernelweld.passes.tasks.views import is_view
 from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
@@ -33,7 +36,7 @@ _KEEPS_STRIDES = hasattr(post_grad, "_propagate_triton_eager_input_vals")
 
 def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
     """The row tasks of a weld and the tensors behind their arguments."""
-    arguments = Arguments()
+    arguments = Arguments(frozenset(weld.steps))
     tasks = tuple(build_task(c.steps, escaping(c.steps), arguments) for c in weld.chains)
     named = {**arguments.inputs, **arguments.outputs, **arguments.caches}
     tensors = tuple((name, node.meta["val"].dtype) for node, name in named.items())
@@ -59,15 +62,16 @@ class Launcher:
             call = self._call(kernel, program, arguments)
             for node, name in arguments.outputs.items():
                 self._take_over(call, node, name)
-            for node, name in arguments.caches.items():
-                self._update(call, node, name)
+            for cache, name in arguments.caches.items():
+                writes = [n for n in weld.steps if is_write(n) and target_of(n, weld.steps) is cache]
+                self._update(call, cache, name, writes)
         for node in sorted(weld.steps, reverse=True):
             self._erase(node)
 
     def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
         buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}
         kwargs: dict[str, fx.Node | int] = {name: node for node, name in arguments.inputs.items()}
-        caches = {name: base_of(node.args[0]) for node, name in arguments.caches.items()}  # type: ignore[arg-type]
+        caches = {name: node for node, name in arguments.caches.items()}
         kwargs.update(buffers | caches)
         known = {symbol.name: symbol for task in program.tasks for symbol in free_symbols(task)}
         kwargs.update({name: self._symbols.node(known[name]) for name in kernel.symbols})
@@ -83,7 +87,8 @@ class Launcher:
                 "tensors_to_clone": [*buffers, *caches],
             },
         )
-        call.meta["val"] = {name: node.meta["val"] for name, node in (buffers | caches).items()}
+        call.meta["val"] = {name: node.meta["val"] for name, node in buffers.items()}
+        call.meta["val"] |= {name: _copied(node.meta["val"]) for name, node in caches.items()}
         if _KEEPS_STRIDES:
             call.meta["eager_input_vals"] = ((), fx.node.map_arg(call.kwargs, lambda n: n.meta["val"]))
         for (
@@ -121,15 +126,18 @@ class Launcher:
         _inherit(node, result, call)
         node.replace_all_uses_with(result)
 
-    def _update(self, call: fx.Node, node: fx.Node, name: str) -> None:
-        """The written cache in place of ``node``, through the views that lead to the part that it writes."""
+    def _update(self, call: fx.Node, cache: fx.Node, name: str, writes: Sequence[fx.Node]) -> None:
+        """The written tensor in place of each of ``writes``, by the views that lead to what it returns."""
         result = self._result(call, name)
-        base, part = base_of(node.args[0]), result  # type: ignore[arg-type]
-        for view in _views(node.args[0], base):  # type: ignore[arg-type]
-            part = self._graph.node_copy(view, {view.args[0]: part}.get)
-        _inherit(node, result, call)
-        node.replace_all_uses_with(part)
-        _copy_back(base, result)
+        for node in writes:
+            seen = result
+            for view in _views(returned(node), whole_of(node)):
+                viewed = self._graph.node_copy(view, {view.args[0]: seen}.get)
+                viewed.meta["val"] = _value_on(view, seen.meta["val"])
+                seen = viewed
+            _inherit(node, result, call)
+            node.replace_all_uses_with(seen)
+        _copy_back(cache, result)
 
     def _result(self, call: fx.Node, name: str) -> fx.Node:
         """What the kernel wrote to its argument ``name``."""
@@ -146,6 +154,25 @@ class Launcher:
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
         stable_topological_sort(self._graph)
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    """A fake copy of ``value`` that lies in its own memory just as ``value`` does in its.
+
+    What a functional call returns shares no memory with what it was called with. A result recorded as an
+    alias of the input would be one more reader of the old cache for Inductor, which would then keep it.
+    """
+    with value.fake_mode:  # type: ignore[attr-defined]
+        copy: torch.Tensor = clone_preserve_strides(value)
+    return copy
+
+
+def _value_on(view: fx.Node, source: torch.Tensor) -> torch.Tensor:
+    """What ``view`` is of ``source`` in place of its first operand."""
+    rest = fx.node.map_arg((view.args[1:], view.kwargs), lambda node: node.meta["val"])
+    with source.fake_mode:  # type: ignore[attr-defined]
+        value: torch.Tensor = view.target(source, *rest[0], **rest[1])  # type: ignore[operator]
+    return value
 
 
 def _inherit(node: fx.Node, *heirs: fx.Node) -> None:

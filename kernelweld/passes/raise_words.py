@@ -17,7 +17,7 @@ from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.canonicalize.strides import is_contiguous
 from kernelweld.passes.restore import restore_all
-from kernelweld.patterns.aliasing import BY_STRIDES, Writes
+from kernelweld.patterns.aliasing import Writes, reads_by_strides
 from kernelweld.patterns.pattern import Match, NoMatch, Pattern
 from kernelweld.patterns.table import PATTERNS
 
@@ -101,10 +101,10 @@ class _Sweep:
         Its result may have other strides than the value it replaces, or another place in memory: nothing may
         read it by strides. A contiguous result has none but its own.
         """
-        for output in match.outputs:
-            safe = (torch.ops.aten.view.dtype,) if is_contiguous(output) else ()
+        for output in match.outputs if not match.keeps_strides else ():
+            bits = torch.ops.aten.view.dtype if is_contiguous(output) else None
             for user in output.users:
-                if user.target in BY_STRIDES and user.target not in safe:
+                if reads_by_strides(user) and user.target is not bits:
                     return NoMatch("%{} reads the result by its strides", user, (user,), stage=2)
         written = self._writes.between(match.nodes[0], min(match.outputs), match.operands)
         if written is None:

@@ -111,8 +111,9 @@ def weld_reads(steps: Collection[fx.Node]) -> list[fx.Node]:
     found: dict[fx.Node, None] = {}
     for step in steps:
         for operand in step.all_input_nodes:
-            if _source(operand, steps) not in steps:
-                found[base_of(operand)] = None
+            base = base_of(operand)
+            if _source(operand, steps) not in steps and base not in steps:
+                found[base] = None
     return list(found)
 
 

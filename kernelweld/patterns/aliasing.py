@@ -12,7 +12,7 @@ from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 from torch._ops import HigherOrderOperator, OpOverload
 
-from kernelweld.patterns.ops import aten
+from kernelweld.patterns.ops import aten, value_of
 
 #: Operators whose result may share storage with their first argument.
 VIEWS = frozenset(
@@ -43,9 +43,6 @@ VIEWS = frozenset(
     }
 )
 
-#: Operators whose result depends on how their argument lies in memory.
-BY_STRIDES = frozenset({aten.as_strided.default, aten.view.dtype})
-
 #: Higher-order operators that return new values and write to nothing.
 _FUNCTIONAL = frozenset({"triton_kernel_wrapper_functional", "auto_functionalized", "auto_functionalized_v2"})
 
@@ -71,6 +68,14 @@ def _written_by_schema(node: fx.Node) -> tuple[fx.Node, ...]:
         values = value if isinstance(value, (list, tuple)) else [value]
         found += [v for v in values if isinstance(v, fx.Node)]
     return tuple(found)
+
+
+def reads_by_strides(node: fx.Node) -> bool:
+    """Whether the result depends on how the argument lies in memory: not if each element is seen as one."""
+    if node.target is not aten.view.dtype:
+        return node.target is aten.as_strided.default
+    seen, given = (value_of(n) for n in (node, node.all_input_nodes[0]))
+    return seen is None or given is None or seen.dtype.itemsize != given.dtype.itemsize
 
 
 def storage_root(node: fx.Node, roots: Mapping[fx.Node, fx.Node] = MappingProxyType({})) -> fx.Node:

@@ -1,16 +1,17 @@
-"""Cache writes in FX: an ``index_put`` into a graph input whose result is copied back into it."""
+"""Cache writes in FX: an ``index_put`` into a graph input, or a part of it, whose result is copied back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from kernelweld.ir.cache_write import CacheWrite
+from kernelweld.ir import CacheWrite, word_of
 from kernelweld.patterns.aliasing import storage_root
+from kernelweld.patterns.cache_part import part_of
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_shape, same_size
 from kernelweld.patterns.ops import Size, argument, aten, dtype_name, dtype_of, is_call, shape_of
@@ -23,7 +24,8 @@ _INTEGERS = (torch.int64, torch.int32)
 @dataclass(frozen=True)
 class CacheWritePattern(ReadingPattern):
     """``cache[index] = value``, ``cache[block, offset] = value``, ``cache.index_copy_(dim, index, value)``:
-    as the compiler sees them, a new value for an input.
+    as the compiler sees them, a new value for an input. Of a part of an input (``cache[0]``,
+    ``cache[..., :512]``, ``cache.view(dtype)``) the word is a new value of all of it.
     """
 
     name: ClassVar[str] = "cache_write"
@@ -33,23 +35,47 @@ class CacheWritePattern(ReadingPattern):
     def read(self, anchor: fx.Node) -> Match:
         cache, given, value = anchor.args[:3]
         assert isinstance(cache, fx.Node) and isinstance(value, fx.Node) and isinstance(given, (list, tuple))
-        if argument(anchor, 3, "accumulate", False) or not _is_kept(storage_root(cache)):
-            raise something_else(anchor)
+        root = storage_root(cache)
+        if argument(anchor, 3, "accumulate", False) or not _is_kept(root):
+            raise _written_before(anchor, root)
         dims, indices = _indices(anchor, given)
         place = dims[0] if dims == tuple(range(dims[0], dims[-1] + 1)) else 0
         _check_value(anchor, cache, value, indices[0], dims, place)
         cover = Cover()
         cover.take(anchor)
-        slots = _slots(indices, shape_of(cache)[dims[-1]])
-        if slots is not None:
-            cover.share(*indices)
-            return cover.match(CacheWrite(dims, place), (cache, value, slots, None), anchor)
-        second = indices[1] if len(indices) > 1 else None
-        return cover.match(CacheWrite(dims, place), (cache, value, indices[0], second), anchor)
+        places = _places(indices, shape_of(cache)[dims[-1]], cover)
+        operands = (cache, _typed(cache, value, cover), *places)
+        part = part_of(cache, anchor)
+        if part is None:
+            return cover.match(CacheWrite(dims, place), (*operands, None), anchor)
+        cover.take(*part.backs)
+        cover.share(*part.views)
+        found = cover.match(CacheWrite(dims, place), (*operands, part.whole), part.backs[-1])
+        return replace(found, keeps_strides=True)
+
+
+def _typed(cache: fx.Node, value: fx.Node, cover: Cover) -> fx.Node:
+    """The value whose bytes are written: that below a view as bytes, for a cache of bytes."""
+    if dtype_of(cache) != torch.uint8 or not is_call(value, aten.view.dtype):
+        return value
+    source = value.args[0]
+    assert isinstance(source, fx.Node)
+    cover.share(value)
+    return source
+
+
+def _written_before(anchor: fx.Node, root: fx.Node) -> Miss:
+    if not is_call(root, aten.select_scatter.default, aten.slice_scatter.default):
+        return something_else(anchor)
+    return Miss("its cache is written before by %{}, which is no cache write", root, root)
 
 
 def _is_kept(root: fx.Node) -> bool:
-    """Whether ``root`` is an input that the graph writes a new value to at its end."""
+    """Whether ``root`` is an input that the graph writes a new value to at its end, perhaps by way of other
+    cache writes.
+    """
+    while isinstance(word_of(root), CacheWrite) and isinstance(whole := argument(root, 4, "whole"), fx.Node):
+        root = storage_root(whole)
     return root.op == "placeholder" and any(
         user.target is aten.copy_.default and user.args[0] is root for user in root.users
     )
@@ -70,6 +96,15 @@ def _indices(anchor: fx.Node, given: object) -> tuple[tuple[int, ...], tuple[fx.
             template = "the indices %{} and %{} of %{} have different shapes"
             raise Miss(template, index, first, index, anchor, stage=NEARLY)
     return tuple(found), tuple(found.values())
+
+
+def _places(indices: tuple[fx.Node, ...], block: Size, cover: Cover) -> tuple[fx.Node, fx.Node | None]:
+    """The operands that say where: slots, or an index for each dimension."""
+    slots = _slots(indices, block)
+    if slots is not None:
+        cover.share(*indices)
+        return slots, None
+    return indices[0], indices[1] if len(indices) > 1 else None
 
 
 def _slots(indices: tuple[fx.Node, ...], block: Size) -> fx.Node | None:

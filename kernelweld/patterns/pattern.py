@@ -42,7 +42,8 @@ class Match:
 
     ``stopped`` says what kept the match from taking in the next node as well (a factor that is no weight,
     say), where that is worth knowing. ``sizes`` names, for each symbolic size that ``nodes`` use, an operand
-    and the dimension that has it.
+    and the dimension that has it. ``keeps_strides``: the word's result has the strides of the value that it
+    replaces, so that others may read it by them.
     """
 
     word: Word
@@ -51,6 +52,7 @@ class Match:
     nodes: tuple[fx.Node, ...]
     stopped: NoMatch | None = None
     sizes: tuple[tuple[fx.Node, fx.Node, int], ...] = ()
+    keeps_strides: bool = False
 
 
 @dataclass(frozen=True)

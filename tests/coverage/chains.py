@@ -210,10 +210,13 @@ BLOCKS, BLOCK = 3, 4
 
 @dataclass(frozen=True)
 class Cache:
-    """The shape of a cache for rows ``[tokens, ...]``, and how they are written to slots of it."""
+    """The shape of a cache for rows ``[tokens, ...]``, and how they are written to slots of it: rows alone,
+    or codes and their scales. The elements of a cache of ``bytes`` are uint8.
+    """
 
     shape: Callable[[tuple[int, ...]], tuple[int, ...]]
-    write: Callable[[Tensor, Tensor, Tensor], object]
+    write: Callable[..., object]
+    bytes: bool = False
 
 
 def _by_slot(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
@@ -232,19 +235,54 @@ def _at_positions(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
     cache[:, :, slots] = rows.transpose(0, 1)[None]
 
 
+def _of_stacked(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    _by_slot(cache[1], rows, slots)
+
+
+def _of_blocks(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    _by_block(cache[:, 1], rows, slots)
+
+
+def _to_a_slice(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    _by_block(cache[..., 32 : 32 + rows.shape[-1]], rows, slots)
+
+
+def _to_bytes(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    _by_block(cache.view(rows.dtype)[..., : rows.shape[-1]], rows, slots)
+
+
+def _codes_and_scales(cache: Tensor, codes: Tensor, scales: Tensor, slots: Tensor) -> None:
+    width, length = codes.shape[-1], 4 * scales.shape[-1]
+    _by_block(cache[..., :width].view(codes.dtype), codes, slots)
+    _by_block(cache[..., width : width + length].view(torch.float32), scales, slots)
+
+
+def _wide(rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Rows with room behind them; twice as wide at least."""
+    return (*_paged(rows)[:-1], 2 * rows[-1] + 64)
+
+
 def _paged(rows: tuple[int, ...]) -> tuple[int, ...]:
     return BLOCKS, BLOCK, *rows[1:]
 
 
-#: Caches of heads ``[tokens, heads, WIDTH]``; those of slots and blocks take whole rows (latents) as well.
+#: Caches of heads ``[tokens, heads, WIDTH]``; those of slots, blocks and parts of them take whole rows
+#: (latents) as well.
 CACHES: Mapping[str, Cache] = MappingProxyType(
     {
         "slots": Cache(_paged, _by_slot),
         "NHD": Cache(_paged, _by_block),
         "HND": Cache(lambda rows: (BLOCKS, rows[1], BLOCK, rows[2]), _heads_first),
         "static": Cache(lambda rows: (1, rows[1], BLOCKS * BLOCK, rows[2]), _at_positions),
+        "second half": Cache(lambda rows: (2, *_paged(rows)), _of_stacked),
+        "half of a block": Cache(lambda rows: (BLOCKS, 2, BLOCK, *rows[1:]), _of_blocks),
+        "slice": Cache(_wide, _to_a_slice),
+        "bytes": Cache(_wide, _to_bytes, bytes=True),
     }
 )
+
+#: The cache of codes with their scales behind them.
+SCALED = Cache(_wide, _codes_and_scales, bytes=True)
 
 
 @dataclass(frozen=True)
@@ -274,7 +312,7 @@ class Chain:
     @property
     def words(self) -> list[str]:
         words = [word for stage in self.stages for word in stage.words]
-        return [*words, "cache_write"] if self.cache else words
+        return [*words, *["cache_write"] * (2 if self.cache == "scaled" else 1)] if self.cache else words
 
     def inputs(self) -> Inputs:
         torch.manual_seed(0)
@@ -282,10 +320,17 @@ class Chain:
         return (*given, *self._cache()) if self.cache else given
 
     def _cache(self) -> Inputs:
+        cache = self.layout
+        slots, shape = torch.randperm(BLOCKS * BLOCK)[: self.shape[0]], cache.shape(self.shape)
+        if cache.bytes:
+            return torch.randint(0, 255, shape, dtype=torch.uint8), slots
+        return torch.randn(shape).to(bf16 if self.quant == "bf16" else E4M3), slots
+
+    @property
+    def layout(self) -> Cache:
+        """The cache that it ends in."""
         assert self.cache is not None
-        dtype = bf16 if self.quant == "bf16" else E4M3
-        slots = torch.randperm(BLOCKS * BLOCK)[: self.shape[0]]
-        return torch.randn(CACHES[self.cache].shape(self.shape)).to(dtype), slots
+        return SCALED if self.cache == "scaled" else CACHES[self.cache]
 
     def __call__(self, x: Tensor, *extras: Tensor) -> object:
         given = iter(extras)
@@ -295,7 +340,7 @@ class Chain:
         result = quant.apply(x, *(next(given) for _ in quant.extra(self.shape)))
         if self.cache:
             cache, slots = given
-            CACHES[self.cache].write(cache, result, slots)  # type: ignore[arg-type]
+            self.layout.write(cache, *(result if isinstance(result, tuple) else (result,)), slots)
             return (x, cache) if self.fan_out else cache
         return (result, x) if self.fan_out else result
 
@@ -314,10 +359,14 @@ def chains() -> Iterator[Chain]:
 
 
 def cached(norm: str) -> Iterator[Chain]:
-    """Chains behind ``norm`` that end in a cache, of values or of codes with a given scale."""
+    """Chains behind ``norm`` that end in a cache: of values, codes with a given scale, codes and scales."""
     for quant in ("bf16", "e4m3 static"):
         for cache in CACHES:
-            if cache in ("slots", "NHD"):
+            if cache not in ("HND", "static"):
                 yield Chain(norm, "no rope", quant, (3, 384), cache=cache)
             for rope in ROPES:
                 yield Chain(norm, rope, quant, (3, 2, WIDTH), cache=cache)
+    for quant in ("e4m3 token", "e4m3 group 128", "e4m3 group 128 ue8m0"):
+        yield Chain(norm, "no rope", quant, (3, 384), cache="scaled")
+        for rope in ROPES:
+            yield Chain(norm, rope, quant, (3, 2, WIDTH), cache="scaled")

@@ -82,7 +82,7 @@ def rotary(positions: Tensor, q: Tensor, cache: Tensor) -> Tensor:
 def rotary_read_by_strides(positions: Tensor, q: Tensor, cache: Tensor) -> Tensor:
     part = (q * 2)[:, :D]
     torch.ops._C.rotary_embedding(positions, part, None, D, cache, True)
-    return part.view(torch.int16) + 1
+    return part.view(torch.int32) + 1
 
 
 def written(k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, scale: Tensor) -> None:

@@ -67,6 +67,10 @@ def by_slot(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
     cache.view(-1, KV_HEADS, D)[slots] = rows
 
 
+def by_block(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    cache[slots // BLOCK, slots % BLOCK] = rows
+
+
 def heads_first(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
     cache[slots // BLOCK, :, slots % BLOCK] = rows
 
@@ -123,6 +127,33 @@ def test_one_kernel_writes_both_caches_in_place(
         assert touched <= set(given[-1].tolist())
 
 
+@pytest.mark.parametrize("dim", [0, 1], ids=["stacked", "by block"])
+def test_keys_and_values_of_one_tensor_are_written_in_place_and_read(dim: int) -> None:
+    """The reader comes behind the kernel, and the cache is not copied for it."""
+    shape = (2, 1 << 14, BLOCK, KV_HEADS, D)
+    rotate_and_write = attention(by_block, False)
+
+    def chain(kv: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = kv.unbind(dim)
+        q = rotate_and_write(keys, values, *rest)
+        return q, kv.flatten(0, -2)[:64] @ q.flatten(0, 1).T
+
+    _, _, *rest = inputs(33, (64, BLOCK, KV_HEADS, D), False)
+    kv = torch.randn(shape, device="cuda").to(bf16)
+    kv = kv if dim == 0 else kv.transpose(0, 1).contiguous()
+    fused = kernelweld.fuse(chain, dynamic=False)
+    with torch.no_grad():
+        fused(kv.clone(), *rest)
+        mine, expected = kv.clone(), kv.clone()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        fused(mine, *rest)
+        assert torch.cuda.max_memory_allocated() - before < kv.nbytes // 4
+        chain(expected, *rest)
+    torch.testing.assert_close(mine.float(), expected.float(), rtol=0.02, atol=0.02)
+    assert torch.equal((mine != kv).flatten(-2).any(-1), (expected != kv).flatten(-2).any(-1))
+
+
 @pytest.mark.parametrize("negative", ["nowhere", "end"])
 def test_slots_beyond_two_gigabytes(negative: str) -> None:
     """The last slots of 4.3 GB of cache, padding between them; everything else stays zero."""
@@ -138,7 +169,7 @@ def test_slots_beyond_two_gigabytes(negative: str) -> None:
     def chain(cache: Tensor, rows: Tensor, weight: Tensor, slots: Tensor) -> None:
         write = torch.ops.kernelweld.cache_write
         value = norm(rows, weight)
-        cache.copy_(write(cache, value, slots, None, dims=[0, 1], place=0, negative=negative))
+        cache.copy_(write(cache, value, slots, None, None, dims=[0, 1], place=0, negative=negative))
 
     fused = kernelweld.fuse(chain, dynamic=False)
     with torch.no_grad():

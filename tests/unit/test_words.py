@@ -305,6 +305,30 @@ def test_a_static_cache_is_written_at_a_position() -> None:
     )
 
 
+def test_a_part_is_written_and_the_whole_returned() -> None:
+    rows, slots = torch.randn(8, 3, 8), torch.tensor([4, 0, 2])
+    whole = torch.randn(12, 2, 9, 10)[2:7, :, 1:, 1:9].transpose(
+        0, 2
+    )  # [8, 2, 5, 8], with gaps, at an offset
+    expected = whole.clone()
+    expected[:, 1, slots] = rows
+    found = CacheWrite((1,), place=1).reference(whole[:, 1], rows, slots, None, whole)
+    assert found.stride() == whole.stride()
+    exact(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, bf16, torch.float8_e4m3fn])
+def test_values_are_written_as_bytes(dtype: torch.dtype) -> None:
+    pages = torch.randint(0, 255, (4, 3, 40)).to(torch.uint8)
+    value, slots = torch.randn(2, 4).to(dtype), torch.tensor([7, 2])
+    width, expected = 4 * dtype.itemsize, pages.clone()
+    for slot, row in zip(slots.tolist(), value, strict=True):
+        expected[slot // 3, slot % 3, 8 : 8 + width] = row.view(torch.uint8)
+    part = pages[..., 8 : 8 + width]
+    for cache in (part, part.view(dtype)):
+        exact(CacheWrite((0, 1)).reference(cache, value, slots, None, pages), expected)
+
+
 EXAMPLES: list[tuple[Word, Shapes]] = [
     (RMSNorm(EPS, normed_dtype=bf16, dtype=bf16), ((3, 2, 64), (64,), None)),
     (RMSNorm(EPS, gate="silu"), ((3, 64), (64,), (3, 64))),
@@ -322,7 +346,7 @@ EXAMPLES: list[tuple[Word, Shapes]] = [
     (E8M0(), ((3, 8),)),
     (Quant(-128.0, 127.0, dtype=torch.int8), ((3, 64), (3, 1))),
     (Quant(-448.0, 448.0, number=0.3), ((3, 64), None)),
-    (CacheWrite((0, 2), negative="nowhere"), ((5, 2, 4, 8), (3, 2, 8), (3,), None)),
+    (CacheWrite((0, 2), negative="nowhere"), ((5, 2, 4, 8), (3, 2, 8), (3,), None, None)),
 ]
 
 
@@ -345,24 +369,38 @@ CALLS: list[tuple[Word, tuple[torch.Tensor | None, ...], str]] = [
     (QuantScale(448.0), (torch.zeros(3, 64), torch.ones(2)), "shape [2] as 'upper'"),
     (
         CacheWrite((0,)),
-        (torch.zeros(9, 8), torch.zeros(3, 8).half(), torch.arange(3), None),
+        (torch.zeros(9, 8), torch.zeros(3, 8).half(), torch.arange(3), None, None),
         "float16 as 'value'",
     ),
     (
         CacheWrite((0,)),
-        (torch.zeros(9, 8), torch.zeros(3, 4), torch.arange(3), None),
+        (torch.zeros(9, 8), torch.zeros(3, 4), torch.arange(3), None, None),
         "shape [3, 4] as 'value'",
     ),
-    (CacheWrite((0,)), (torch.zeros(9, 8), torch.zeros(3, 8), torch.rand(3), None), "float32 as 'index'"),
+    (
+        CacheWrite((0,)),
+        (torch.zeros(9, 8), torch.zeros(3, 8), torch.rand(3), None, None),
+        "float32 as 'index'",
+    ),
     (
         CacheWrite((0, 3)),
-        (torch.zeros(9, 8), torch.zeros(3, 8), torch.arange(3), None),
+        (torch.zeros(9, 8), torch.zeros(3, 8), torch.arange(3), None, None),
         "2 dimensions as 'cache'",
     ),
     (
         CacheWrite((0, 1)),
-        (torch.zeros(9, 4, 8), torch.zeros(3, 8), torch.arange(3), torch.arange(2)),
+        (torch.zeros(9, 4, 8), torch.zeros(3, 8), torch.arange(3), torch.arange(2), None),
         "shape [2] as 'index2'",
+    ),
+    (
+        CacheWrite((0,)),
+        (torch.zeros(9, 8).byte(), torch.zeros(3, 4), torch.arange(3), None, None),
+        "shape [3, 16] as 'value'",
+    ),
+    (
+        CacheWrite((0,)),
+        (torch.zeros(9, 8), torch.zeros(3, 8), torch.arange(3), None, torch.zeros(2, 9, 8)),
+        "does not take another tensor as 'whole'",
     ),
 ]
 

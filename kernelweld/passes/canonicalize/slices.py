@@ -127,11 +127,21 @@ def past_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
         return None
     if not storage.may_alias(node, place[0]) or not _same_strides(place[0], scatter):
         return None
+    if not storage.may_alias(node, _below_scatters(over)):  # a cache, to which writes follow each other
+        return None
     part = put_before(node, SLICE, place)
     known = node.meta["val"]
     part.meta["val"] = node.meta["val"] = fake(part)  # it lies in other memory
     refresh([(node, known)])
     return part
+
+
+def _below_scatters(node: fx.Node) -> fx.Node:
+    """What the first of several parts was written over."""
+    while is_call(node, aten.slice_scatter.default, aten.select_scatter.default):
+        assert isinstance(node.args[0], fx.Node)
+        node = node.args[0]
+    return node
 
 
 def _same_strides(a: fx.Node, b: fx.Node) -> bool:

@@ -39,7 +39,7 @@ def _written(build: Builder, cache: fx.Node, x: fx.Node, slots: fx.Node) -> fx.N
         raise Miss("%{} has not the heads of the cache %{}", x, x, cache)
     if not same_size(shape_of(x)[0], shape_of(slots)[0]):
         raise Miss("%{} has rows without a slot", x, x)
-    return build.word(CacheWrite((0, 1), negative="nowhere"), cache, x, slots, None)
+    return build.word(CacheWrite((0, 1), negative="nowhere"), cache, x, slots, None, None)
 
 
 def _is_kept(cache: fx.Node) -> bool:

@@ -17,7 +17,7 @@ from kernelweld.passes.dialect.spelling import Spellings
 from kernelweld.passes.dialect.table import OPERATORS
 from kernelweld.passes.symbols import SymbolNodes
 from kernelweld.passes.values import refresh
-from kernelweld.patterns.aliasing import BY_STRIDES, VIEWS
+from kernelweld.patterns.aliasing import VIEWS, reads_by_strides
 from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import shape_of, value_of
 from kernelweld.patterns.reading import Miss
@@ -120,7 +120,7 @@ def _check_strides(node: fx.Node, result: fx.Node) -> None:
         Miss: an operator reads memory by strides, or the graph's caller gets a view.
     """
     for user in node.users:
-        if user.target in BY_STRIDES or user.op == "output":
+        if reads_by_strides(user) or user.op == "output":
             raise Miss("%{} needs the strides that the operator leaves in %{}", user, user, result)
         if user.target in VIEWS:
             _check_strides(user, result)

@@ -25,8 +25,9 @@ from kernelweld.codegen.task import (
 from kernelweld.ir import CacheWrite, Pointwise, RowReduce, Word, step_of
 from kernelweld.ir.origin import sources_of
 from kernelweld.passes.tasks.axes import Axis, DomainMismatch
+from kernelweld.passes.tasks.caches import Part, part_of, target_of
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
-from kernelweld.passes.tasks.held import Access, slot_access, write_access
+from kernelweld.passes.tasks.held import Access, write_access
 from kernelweld.passes.tasks.landing import landing
 from kernelweld.passes.tasks.layout import Layout, lay_out
 from kernelweld.passes.tasks.steps import operands_of
@@ -36,9 +37,10 @@ from kernelweld.passes.tasks.views import expression, sizes_of
 @dataclass
 class Arguments:
     """The tensor arguments of one kernel: each input or output node has one name, shared by all tasks
-    of the weld. ``caches`` are those of cache writes, by the write.
+    of the weld, which has ``steps``. ``caches`` are the tensors that its cache writes change.
     """
 
+    steps: Collection[fx.Node] = ()
     inputs: dict[fx.Node, str] = field(default_factory=dict)
     outputs: dict[fx.Node, str] = field(default_factory=dict)
     caches: dict[fx.Node, str] = field(default_factory=dict)
@@ -56,10 +58,11 @@ class Arguments:
         return self.outputs[node]
 
     def update(self, write: fx.Node) -> str:
-        """The argument for the cache that ``write`` writes to."""
-        if write not in self.caches:
-            self.caches[write] = self._unique("cache")
-        return self.caches[write]
+        """The argument for the tensor that ``write`` writes to."""
+        target = target_of(write, self.steps)
+        if target not in self.caches:
+            self.caches[target] = self._unique("cache")
+        return self.caches[target]
 
     def _unique(self, role: str) -> str:
         taken = {*self.inputs.values(), *self.outputs.values(), *self.caches.values()}
@@ -184,11 +187,14 @@ class _Assembly:
         assert isinstance(row, Value)
         if any(isinstance(index, Value) and index.width != 1 for index in indices):
             raise DomainMismatch("the places of a cache write vary along the dimension that a tile holds")
-        dims, rank = self.layout.held[node].dims, len(sizes_of(places[0]))
-        kept = [dim for dim in range(len(sizes_of(cache))) if dim not in word.dims]
-        access = slot_access(cache, (*dims[: word.place], *dims[word.place + rank :]), kept)
+        dims, rank, part = self.layout.held[node].dims, len(sizes_of(places[0])), part_of(node)
+        kept = [stride for dim, stride in enumerate(part.strides) if dim not in word.dims]
+        walked = (*dims[: word.place], *dims[word.place + rank :])
+        access = Access(part.whole, walked, tuple(kept), part.offset)
         operand = self._address(access, self.arguments.update(node))
-        self.steps.append(Store(row, replace(operand, indices=_indices(cache, word, indices))))
+        places_in = _indices(part, word, indices)
+        stored = replace(operand, dtype=part.dtype, argument=operand.dtype, indices=places_in)
+        self.steps.append(Store(row, stored))
 
     def _address(self, access: Access, name: str) -> Operand:
         strides = access.stride_of(self.layout.space)
@@ -228,12 +234,16 @@ def _slice_bounds(node: fx.Node) -> tuple[int, int, int]:
     return start, stop, bounds[2] if len(bounds) > 2 else 1
 
 
-def _indices(cache: fx.Node, word: CacheWrite, values: Sequence[object]) -> tuple[Index, ...]:
+def _indices(part: Part, word: CacheWrite, values: Sequence[object]) -> tuple[Index, ...]:
     """The indices of a cache write: one for each dimension, or one of slots for both."""
-    sizes, strides = sizes_of(cache), [expression(s) for s in cache.meta["val"].stride()]
     groups = [word.dims] if len(values) == 1 else [(dim,) for dim in word.dims]
     return tuple(
-        Index(value, tuple(strides[d] for d in dims), tuple(sizes[d] for d in dims), word.negative == "end")
+        Index(
+            value,
+            tuple(part.strides[d] for d in dims),
+            tuple(part.sizes[d] for d in dims),
+            word.negative == "end",
+        )
         for value, dims in zip(values, groups, strict=True)
         if isinstance(value, Value)
     )

@@ -4,7 +4,6 @@ strided over them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -51,13 +50,6 @@ def read_access(node: fx.Node, dims: Dims) -> Access:
     aligned = dims[len(dims) - len(sizes) :]
     kept = [(d if size != 1 else (), stride) for d, size, stride in zip(aligned, sizes, strides, strict=True)]
     return Access(base, tuple(d for d, _ in kept), tuple(s for _, s in kept), offset)
-
-
-def slot_access(node: fx.Node, dims: Dims, kept: Sequence[int]) -> Access:
-    """Where a row of the cache ``node`` lies, from its base, over its dimensions ``kept``."""
-    base, value = base_of(node), node.meta["val"]
-    offset = expression(value.storage_offset()) - expression(base.meta["val"].storage_offset())
-    return Access(base, dims, tuple(expression(value.stride(dim)) for dim in kept), offset)
 
 
 def physical_order(node: fx.Node) -> tuple[int, ...]:

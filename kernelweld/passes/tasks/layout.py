@@ -12,9 +12,12 @@ from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
 from kernelweld.passes.tasks.views import carry, is_view, sizes_of
+from kernelweld.patterns.aliasing import storage_root
 
 #: Dtypes that row tasks compute on; anything else stays with the compiler around us.
 DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64})
+
+_READ = "a cache that the chain writes is read by the chain"
 
 
 class Layout:
@@ -40,7 +43,8 @@ class Layout:
 
     def add(self, node: fx.Node) -> None:
         """Adds a step after those it reads from."""
-        check_dtypes(node)
+        if not is_concat(node):  # which only renames what it joins
+            check_dtypes(node)
         dims = self._concat_dims(node) if is_concat(node) else self._step_dims(node)
         self.steps.append(node)
         self.held[node] = Held(node, dims)
@@ -51,7 +55,7 @@ class Layout:
         """
         if node in self.held:
             if isinstance(step_of(node), CacheWrite):
-                raise DomainMismatch("a cache that the chain writes is read by the chain")
+                raise DomainMismatch(_READ)
             return self.held[node]
         if not (is_view(node) or is_feature_slice(node)):
             return None
@@ -113,12 +117,15 @@ class Layout:
     def _join(self, node: fx.Node, operand: fx.Node, dims: Dims) -> None:
         inner = self.inner(operand)
         if inner is None:
+            if isinstance(step_of(storage_root(operand)), CacheWrite) and storage_root(operand) in self.held:
+                raise DomainMismatch(_READ)
             check_dtypes(operand)
             access = read_access(operand, dims)
             self._meet(operand, access)
             self.reads[node, operand] = access
             return
-        if operand.meta["val"].dtype not in DTYPES and not isinstance(step_of(node), CacheWrite):
+        kept = is_concat(node) or isinstance(step_of(node), CacheWrite)
+        if operand.meta["val"].dtype not in DTYPES and not kept:
             raise DomainMismatch("codes are rounded when they are stored, so no step can read them before")
         aligned = dims[len(dims) - len(inner.dims) :]
         for mine, own in zip(aligned, inner.dims, strict=True):

@@ -20,6 +20,7 @@ from kernelweld.ir import (
     RopeTable,
     RowReduce,
     step_of,
+    word_of,
 )
 from kernelweld.ir.vocabulary import Step
 
@@ -52,6 +53,11 @@ def is_feature_slice(node: fx.Node) -> bool:
     return all(isinstance(b, int) for b in bounds) and len(bounds) >= 3 and int(bounds[0]) % rank == rank - 1  # type: ignore[arg-type]
 
 
+def is_write(node: fx.Node) -> bool:
+    """Whether ``node`` writes to a cache."""
+    return isinstance(word_of(node), CacheWrite)
+
+
 def is_step(node: fx.Node) -> bool:
     """Whether a weld can hold ``node`` as work of its own."""
     step = step_of(node)
@@ -67,9 +73,11 @@ def need_of(step: Step | None) -> Need:
 
 def operands_of(node: fx.Node) -> tuple[object, ...]:
     """The operands of a step: nodes, numbers, or None for absent ones; parameters that are not
-    operands are left out.
+    operands are left out, and so is the tensor that a written cache is a part of.
     """
     step = step_of(node)
+    if isinstance(step, CacheWrite):
+        return node.args[:4]
     if step is None:
         return tuple(node.args[0])  # type: ignore[arg-type]
     if isinstance(step, RowReduce):

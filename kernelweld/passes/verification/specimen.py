@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
+import sympy
 import torch
 from torch import fx
 from torch._prims_common import clone_preserve_strides
@@ -18,9 +20,12 @@ from kernelweld.codegen.task import WeldProgram
 from kernelweld.ir import CacheWrite, word_of
 from kernelweld.passes.example_inputs import Input, concrete, example_inputs
 from kernelweld.passes.launcher import program_of
+from kernelweld.passes.tasks.builder import Arguments
+from kernelweld.passes.tasks.caches import part_of, returns_whole, target_of
 from kernelweld.passes.tasks.held import physical_order
-from kernelweld.passes.tasks.views import base_of, is_view
-from kernelweld.passes.verification.truth import original_graph
+from kernelweld.passes.tasks.steps import is_write
+from kernelweld.passes.tasks.views import is_view
+from kernelweld.passes.verification.truth import original_graph, run_float64
 from kernelweld.passes.weld import Weld
 
 #: Besides views, what an index may go through.
@@ -52,16 +57,35 @@ class Buffer:
 
 @dataclass(frozen=True)
 class CachePart:
-    """A cache that is written, by its place among the inputs, and the part of it that the write sees."""
+    """One write: the tensor that it changes, by its place among the inputs, and the part that the write sees,
+    in elements of the dtype that it stores. ``whole``: it returns all of the tensor and not only the part.
+    """
 
     argument: str
     cache: int
+    dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start: int
+    word: CacheWrite
+    operands: int
+    whole: bool
 
-    def of(self, cache: torch.Tensor) -> torch.Tensor:
-        return cache.as_strided(self.shape, self.strides, self.start)
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The part of the tensor."""
+        memory = whole.as_strided((_extent(whole),), (1,)).view(self.dtype)
+        return memory.as_strided(self.shape, self.strides, memory.storage_offset() + self.start)
+
+    def returned(self, result: torch.Tensor) -> torch.Tensor:
+        """The part, of what the original write returns."""
+        if self.whole:
+            return self.of(result)
+        return result if result.dtype == self.dtype else result.view(self.dtype)
+
+    def truth(self, before: torch.Tensor, value: torch.Tensor, *places: torch.Tensor) -> torch.Tensor:
+        """The part with rows of float64 written to what it held: bytes have no value in float64."""
+        absent = [None] * (2 - len(places))
+        return self.word.reference(self.of(before).double(), value.double(), *places, *absent)
 
 
 @dataclass(frozen=True)
@@ -99,13 +123,16 @@ class Draw:
 class Specimen:
     """One weld, without a node of its graph.
 
-    ``original`` computes the outputs and then the written caches from the inputs; ``arguments`` are the
-    names under which the kernel reads them, None for what is only written. ``symbols`` are sizes as traced.
+    ``original`` computes the outputs and then the written caches from the inputs, ``computed`` the outputs
+    and then the operands of each write; both take the sizes that their views need behind the inputs.
+    ``arguments`` are the names under which the kernel reads the inputs, None for what is only written.
+    ``symbols`` are sizes as traced.
     """
 
     name: str
     program: WeldProgram
     original: fx.GraphModule
+    computed: fx.GraphModule
     arguments: tuple[str | None, ...]
     buffers: tuple[Buffer, ...]
     caches: tuple[CachePart, ...]
@@ -126,12 +153,29 @@ class Specimen:
                 values[index] = drawn.to(values[index].device)  # type: ignore[union-attr]
         tensors = {n: v for n, v in zip(self.arguments, values, strict=False) if n is not None}  # then sizes
         tensors |= {buffer.argument: buffer.unwritten(device) for buffer in self.buffers}
-        tensors |= {part.argument: clone_preserve_strides(values[part.cache]) for part in self.caches}
+        written = {part.argument: part.cache for part in self.caches}
+        tensors |= {name: clone_preserve_strides(values[cache]) for name, cache in written.items()}
         return Draw(tuple(values), tensors)  # type: ignore[arg-type]
 
     def launch(self, draw: Draw, launch: Launch | None = None) -> None:
         """Runs the kernel on ``draw``, launched as ``launch`` says or as ``choose`` does."""
         launch_direct(emit(self.program, launch), draw.tensors, self.symbols)
+
+    def originals(self, draw: Draw) -> list[torch.Tensor]:
+        """What the original nodes compute: as ``outputs``."""
+        cut, results = len(self.buffers), self.original(*draw.values)
+        parts = (part.returned(x) for part, x in zip(self.caches, results[cut:], strict=True))
+        return [*results[:cut], *parts]
+
+    def truth(self, draw: Draw) -> list[torch.Tensor]:
+        """The same in float64."""
+        inputs = draw.values[: len(self.arguments)]
+        found = iter(run_float64(self.computed, (*inputs, *_extra_sizes(self.computed, len(inputs)))))
+        results = list(islice(found, len(self.buffers)))
+        for part in self.caches:
+            before = cast(torch.Tensor, inputs[part.cache])
+            results.append(part.truth(before, *islice(found, part.operands)))
+        return results
 
     def outputs(self, draw: Draw) -> list[torch.Tensor]:
         """What the kernel wrote to ``draw``, in the shape of the original results."""
@@ -142,23 +186,40 @@ class Specimen:
 def specimen(weld: Weld) -> Specimen:
     """``weld``, whose steps must still stand in their graph, taken out of it."""
     program, arguments = program_of(weld)
-    writes = list(arguments.caches)
-    inputs = list(dict.fromkeys([*arguments.inputs, *map(_cache_of, writes)]))
-    position = {node: i for i, node in enumerate(inputs)}
+    writes = [node for node in weld.steps if is_write(node)]
+    inputs = list(dict.fromkeys([*arguments.inputs, *arguments.caches]))
+    position, symbols = {node: i for i, node in enumerate(inputs)}, _sizes(weld)
+    targets = {write: target_of(write, weld.steps) for write in writes}
     return Specimen(
         weld.name,
         program,
         original_graph(weld.steps, inputs, [*arguments.outputs, *writes]),
+        _computed(weld, inputs, arguments, writes),
         tuple(map(arguments.inputs.get, inputs)),
         tuple(_buffer(node, name) for node, name in arguments.outputs.items()),
-        tuple(_part(write, name, position[_cache_of(write)]) for write, name in arguments.caches.items()),
+        tuple(_part(w, arguments.update(w), position[targets[w]], symbols) for w in writes),
         tuple(_places(write, position) for write in writes),
-        _sizes(weld),
+        symbols,
     )
 
 
-def _cache_of(write: fx.Node) -> fx.Node:
-    return base_of(write.args[0])  # type: ignore[arg-type]
+def _computed(
+    weld: Weld, inputs: Sequence[fx.Node], arguments: Arguments, writes: Sequence[fx.Node]
+) -> fx.GraphModule:
+    """The outputs and the operands of each write, as the original nodes compute them."""
+    steps = [node for node in weld.steps if not is_write(node)]
+    rows = [node for write in writes for node in _operands(write)]
+    return original_graph(steps, inputs, [*arguments.outputs, *rows])
+
+
+def _operands(write: fx.Node) -> list[fx.Node]:
+    """The rows and the places of a write."""
+    return [node for node in write.args[1:4] if isinstance(node, fx.Node)]
+
+
+def _extra_sizes(gm: fx.GraphModule, inputs: int) -> list[int]:
+    """The sizes that ``gm`` takes behind its inputs."""
+    return [concrete(node.meta["val"]) for node in gm.graph.find_nodes(op="placeholder")[inputs:]]
 
 
 def _buffer(node: fx.Node, argument: str) -> Buffer:
@@ -167,14 +228,28 @@ def _buffer(node: fx.Node, argument: str) -> Buffer:
     return Buffer(argument, shape, order, value.dtype, value.device)
 
 
-def _part(write: fx.Node, argument: str, cache: int) -> CachePart:
-    value = write.args[0].meta["val"]  # type: ignore[union-attr]
-    start = concrete(value.storage_offset()) - concrete(_cache_of(write).meta["val"].storage_offset())
-    return CachePart(argument, cache, _concrete(value.shape), _concrete(value.stride()), start)
+def _part(write: fx.Node, argument: str, cache: int, symbols: Mapping[str, int]) -> CachePart:
+    part, word = part_of(write), cast(CacheWrite, word_of(write))
+
+    def numbers(*extents: sympy.Expr) -> tuple[int, ...]:
+        return tuple(
+            int(e.subs({symbol: symbols[symbol.name] for symbol in e.free_symbols})) for e in extents
+        )
+
+    (start,) = numbers(part.offset)
+    shape, strides, operands = numbers(*part.sizes), numbers(*part.strides), len(_operands(write))
+    whole = returns_whole(write)
+    return CachePart(argument, cache, part.dtype, shape, strides, start, word, operands, whole)
+
+
+def _extent(x: torch.Tensor) -> int:
+    """The elements of memory from the first element of ``x`` to its last."""
+    steps = zip(x.shape, x.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
 
 
 def _places(write: fx.Node, position: Mapping[fx.Node, int]) -> Places:
-    word, (cache, _, *indices) = cast(CacheWrite, word_of(write)), write.args
+    word, (cache, _, *indices) = cast(CacheWrite, word_of(write)), (*write.args, None)[:4]
     shape = _concrete(cache.meta["val"].shape)  # type: ignore[union-attr]
     sources = [_source(cast(fx.Node, index)) for index in indices if index is not None]
     described = [

@@ -35,8 +35,9 @@ def original_graph(
 
 def _closure(steps: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> set[fx.Node]:
     """The steps and outputs with the views that lie between them and the inputs."""
-    needed, stop = set(steps), set(inputs)
-    stack = [operand for node in steps for operand in node.all_input_nodes]
+    stop = set(inputs)
+    needed = set(steps) - stop
+    stack = [operand for node in needed for operand in node.all_input_nodes]
     while stack:
         node = stack.pop()
         if node not in needed and node not in stop:
