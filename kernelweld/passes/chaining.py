@@ -4,16 +4,17 @@ outside lies between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import fx
 
 from kernelweld.ir import word_of
 from kernelweld.passes.contraction import Contraction, escaping, producers
 from kernelweld.passes.tasks.axes import DomainMismatch
+from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.tasks.domain import find_domain
 from kernelweld.passes.tasks.layout import Layout, lay_out
-from kernelweld.passes.tasks.steps import is_step
+from kernelweld.passes.tasks.steps import is_step, is_write
 
 #: A chain longer than this is cut: its registers would not fit, and planning stays linear.
 MAX_STEPS = 24
@@ -57,12 +58,20 @@ class Chainer:
         if len(members) > MAX_STEPS:
             return False
         layout = self._fit(node, groups)
-        if layout is None or not self.contraction.is_convex(members):
+        if layout is None or not self.contraction.is_convex(members) or self._clashes(node, members):
             return False
         for group in groups:
             del self.chains[group]
         self.chains[self.contraction.join(members)] = layout
         return True
+
+    def _clashes(self, node: fx.Node, members: Collection[fx.Node]) -> bool:
+        """Whether a cache write cannot share a chain with another; it can still be a chain of its own."""
+        several = is_write(node) and sum(map(is_write, members)) > 1
+        reason = clash(members) if several else None
+        if reason is not None:
+            self.refusals[node] = reason
+        return reason is not None
 
     def _fit(self, node: fx.Node, groups: Sequence[frozenset[fx.Node]]) -> Layout | None:
         """The layout of ``node`` behind the chains it joins; None if they share no domain."""

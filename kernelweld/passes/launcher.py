@@ -64,7 +64,7 @@ class Launcher:
                 self._take_over(call, node, name)
             for cache, name in arguments.caches.items():
                 writes = [n for n in weld.steps if is_write(n) and target_of(n, weld.steps) is cache]
-                self._update(call, cache, name, writes)
+                self._update(call, name, writes)
         for node in sorted(weld.steps, reverse=True):
             self._erase(node)
 
@@ -126,7 +126,7 @@ class Launcher:
         _inherit(node, result, call)
         node.replace_all_uses_with(result)
 
-    def _update(self, call: fx.Node, cache: fx.Node, name: str, writes: Sequence[fx.Node]) -> None:
+    def _update(self, call: fx.Node, name: str, writes: Sequence[fx.Node]) -> None:
         """The written tensor in place of each of ``writes``, by the views that lead to what it returns."""
         result = self._result(call, name)
         for node in writes:
@@ -137,7 +137,7 @@ class Launcher:
                 seen = viewed
             _inherit(node, result, call)
             node.replace_all_uses_with(seen)
-        _copy_back(cache, result)
+        _copy_back(result, result)
 
     def _result(self, call: fx.Node, name: str) -> fx.Node:
         """What the kernel wrote to its argument ``name``."""
@@ -192,17 +192,17 @@ def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _copy_back(cache: fx.Node, result: fx.Node) -> None:
-    """Lets the copy into the input ``cache`` at the end of the graph read the kernel's result itself, not a
-    view that comes to the same: only then does Inductor write in place.
+def _copy_back(result: fx.Node, source: fx.Node) -> None:
+    """Lets the copy into an input at the end of the graph read the kernel's ``result`` itself, not a view of
+    ``source`` that comes to the same: only then does Inductor write in place.
     """
-    value = cache.meta["val"]
-    for copy in list(cache.users):
-        if copy.target is not aten.copy_.default or copy.args[0] is not cache:
-            continue
-        source: fx.Node = copy.args[1]  # type: ignore[assignment]
-        found, same = source.meta["val"], source
-        while same is not result and is_view(same) and same.target is not aten.clone.default:
-            same = same.args[0]  # type: ignore[assignment]
-        if same is result and found.shape == value.shape and found.stride() == value.stride():
-            copy.args = (cache, result)
+    for user in list(source.users):
+        if user.target is aten.copy_.default and _lies_alike(result, source, user.args[0]):
+            user.args = (user.args[0], result)
+        elif is_view(user) and user.target is not aten.clone.default:
+            _copy_back(result, user)
+
+
+def _lies_alike(*nodes: object) -> bool:
+    first, *others = (node.meta["val"] for node in nodes if isinstance(node, fx.Node))
+    return all(first.shape == other.shape and first.stride() == other.stride() for other in others)

@@ -309,6 +309,36 @@ def test_writes_that_depend_on_their_order_are_two_launches(chain: Callable[...,
     assert as_in_eager(found, chain, inputs)
 
 
+def test_scales_over_codes_are_written_behind_them() -> None:
+    """The rest of the chain stays one kernel."""
+
+    def chain(cache: Tensor, x: Tensor, w: Tensor, slots: Tensor) -> None:
+        at, (values, scales) = (slots // BLOCK, slots % BLOCK), by_group(norm(x, w))
+        cache[..., :256].view(E4M3)[at] = values
+        cache[..., 252:260].view(f32)[at] = scales
+
+    inputs = [cache_of((BLOCKS, BLOCK, 264), u8), random(TOKENS, 256), random(256), SLOTS.clone()]
+    found = run(chain, inputs)
+    assert found.kernels == 2 and found.clones == []
+    assert as_in_eager(found, chain, inputs)
+
+
+def test_pages_that_are_read_between_two_writes() -> None:
+    def chain(pages: Tensor, x: Tensor, w: Tensor, slots: Tensor) -> Tensor:
+        rows = pages.view(PAGES, -1)
+        values = codes(norm(x, w), SCALE)
+        rows[:, : PAGE * 128].view(E4M3).view(-1, PAGE, 128)[slots // PAGE, slots % PAGE] = values
+        before = pages.float().sum()
+        rows[:, PAGE * 128 :].view(f32)[slots // PAGE, slots % PAGE] = by_group(x)[1][:, 0]
+        return before
+
+    slots = torch.tensor([PAGES * PAGE - 1, 0, 70, 5, 64])
+    inputs = [cache_of((PAGES, PAGE, 132), u8), random(TOKENS, 128), random(128), slots]
+    found = run(chain, inputs)
+    assert found.kernels == 2 and found.clones == []
+    assert as_in_eager(found, chain, inputs)
+
+
 def test_a_part_is_not_written_by_a_kernel_that_reads_another() -> None:
     """Two parts have one storage: which of its bytes a kernel reads is not looked into."""
 

@@ -103,6 +103,8 @@ def clash(steps: Collection[fx.Node]) -> str | None:
     writes = [node for node in steps if is_write(node)]
     if not writes:
         return None
+    if any(whole in steps and not is_write(whole) for whole in map(whole_of, writes)):
+        return "the kernel would write to a value that it computes"
     targets = defaultdict[StorageWeakRef, list[fx.Node]](list)
     for write in writes:
         targets[_storage(target_of(write, steps))].append(write)
