@@ -16,6 +16,7 @@ from kernelweld.passes.pipeline import Pipeline, PipelineResult
 
 Tensor = torch.Tensor
 bf16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
+u8, f32 = torch.uint8, torch.float32
 aten = torch.ops.aten
 
 VERIFIED = "canonicalize,raise,plan{keep-all=true},verify-welds,lower{target=triton}"
@@ -38,6 +39,17 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def codes(x: Tensor, scale: Tensor) -> Tensor:
     return (x.float() / scale).clamp(-448.0, 448.0).to(E4M3)
+
+
+def by_group(x: Tensor, *, powers: bool = False) -> tuple[Tensor, Tensor]:
+    g = x.unflatten(-1, (-1, 128)).float()
+    scale = g.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448.0
+    scale = torch.exp2(torch.ceil(torch.log2(scale))) if powers else scale
+    return (g / scale).clamp(-448.0, 448.0).to(E4M3).flatten(-2), scale.squeeze(-1)
+
+
+def cache_of(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.randint(0, 255, shape).to(u8) if dtype == u8 else random(*shape).to(dtype)
 
 
 @dataclass(frozen=True)
