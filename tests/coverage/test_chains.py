@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
-from chains import Chain, chains
+from combinations import Chain, chains
 from torch import fx
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
