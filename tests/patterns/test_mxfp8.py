@@ -134,6 +134,15 @@ def test_a_byte_alone(raised: Callable[..., Any]) -> None:
     assert result.operands == ["s_1"]
 
 
+def test_bytes_that_do_not_follow_each_other_are_not_packed(raised: Callable[..., Any]) -> None:
+    def graph(s: Tensor) -> Tensor:
+        return (s.permute(1, 0, 2).view(torch.int32) >> 23).to(torch.uint8).view(torch.int32)
+
+    result = raised(graph, torch.rand(4, 3, 8))
+    assert result.of("e8m0") == []
+    assert "reads the result by its strides" in result.reason("e8m0")
+
+
 def shifted_up(x: Tensor) -> Tensor:
     return coded(x, torch.exp2(torch.floor(torch.log2(blocks(x).abs().amax(-1))) + 3))
 
