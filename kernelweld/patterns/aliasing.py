@@ -43,6 +43,17 @@ VIEWS = frozenset(
     }
 )
 
+#: Makers of memory with nothing in it, for later nodes to fill.
+BUFFERS = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    }
+)
+
 #: Higher-order operators that return new values and write to nothing.
 _FUNCTIONAL = frozenset({"triton_kernel_wrapper_functional", "auto_functionalized", "auto_functionalized_v2"})
 

@@ -11,19 +11,9 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.passes.canonicalize.storage import Storage
-from kernelweld.patterns.aliasing import VIEWS, storage_root, written
+from kernelweld.patterns.aliasing import BUFFERS, VIEWS, storage_root, written
 from kernelweld.patterns.ops import aten, value_of
 
-#: Makers of memory that later nodes fill in: one buffer each, or filling in place becomes copying.
-_BUFFERS = frozenset(
-    {
-        aten.empty.memory_format,
-        aten.empty_like.default,
-        aten.empty_strided.default,
-        aten.new_empty.default,
-        aten.new_empty_strided.default,
-    }
-)
 _FILLED = frozenset(
     {
         aten.full.default,
@@ -103,6 +93,6 @@ def is_pure(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace not in _NAMESPACES or target._schema.is_mutable:
         return False
-    if torch.Tag.nondeterministic_seeded in target.tags or target in _BUFFERS:
+    if torch.Tag.nondeterministic_seeded in target.tags or target in BUFFERS:  # one buffer each
         return False
     return target not in _FILLED or ((val := value_of(node)) is not None and val.dim() == 0)

@@ -12,21 +12,9 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._ops import OpOverload
 
 from kernelweld.ir.origin import Origin, record_origin
-from kernelweld.patterns.aliasing import VIEWS
+from kernelweld.patterns.aliasing import BUFFERS, VIEWS
 from kernelweld.patterns.cover import dimension_of
-from kernelweld.patterns.ops import aten
 from kernelweld.patterns.reading import Miss
-
-#: Makers of memory with nothing in it.
-_BUFFERS = frozenset(
-    {
-        aten.empty.memory_format,
-        aten.empty_like.default,
-        aten.empty_strided.default,
-        aten.new_empty.default,
-        aten.new_empty_strided.default,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -119,4 +107,4 @@ def _buffer(node: fx.Node) -> list[fx.Node] | None:
     found = [node]
     while found[0].target in VIEWS and isinstance(found[0].args[0], fx.Node):
         found.insert(0, found[0].args[0])
-    return found if found[0].target in _BUFFERS else None
+    return found if found[0].target in BUFFERS else None
