@@ -142,8 +142,9 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def norm_static(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """RMSNorm and codes of a given scale."""
-    return codes(rms_norm(x, weight), scale)
+    """RMSNorm and codes of a given scale, by its inverse: so vLLM writes it in torch, and in its kernels."""
+    normed = rms_norm(x, weight).float() * scale.reciprocal()
+    return normed.clamp(-448.0, 448.0).to(E4M3)
 
 
 def add_norm_static(x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

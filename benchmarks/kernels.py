@@ -2,10 +2,10 @@
 run under CUDA graphs.
 
 Inputs rotate through more memory than the L2 cache holds; ``hot`` figures are of one set of inputs, which the
-cache keeps as far as it fits. Every figure is the median of graph replays, in microseconds a call. vLLM takes
-part when ``--vllm`` names its library of operators, the others when they are installed; libraries that have a
-kernel for a chain and do not take part are named as absent. A kernel whose results are not the chain's is
-marked with the share of elements that differ.
+cache keeps as far as it fits. Every figure is the median of graph replays, in microseconds a call; contenders
+are replayed in turn. vLLM takes part when ``--vllm`` names its library of operators, the others when they are
+installed; libraries that have a kernel for a chain and do not take part are named as absent. A kernel whose
+results are not the chain's is marked with the share of elements that differ.
 
     python benchmarks/kernels.py [--chains NAME ...] [--tokens N ...] [--vllm _C.abi3.so] [--out FILE]
 """
@@ -28,7 +28,7 @@ import kernelweld
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.run import launch_direct
-from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
+from kernelweld.codegen.timing import compared, copy_bandwidth, rotations
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
@@ -81,7 +81,7 @@ def sweep(chain: Chain, tokens: int, inputs: Sequence[Inputs]) -> dict[str, floa
     launches: dict[str, Launch | None] = {"direct": None}
     launches |= {f"{w} warps, {r} rows": Launch(w, 1, (r,)) for w in (4, 8, 16, 32) for r in (1, 2, 4)}
     calls = {name: launched(chain, inputs[0], launch) for name, launch in launches.items()}
-    return {name: microseconds(call, inputs) for name, call in calls.items() if call is not None}
+    return compared({name: call for name, call in calls.items() if call is not None}, inputs)
 
 
 def contenders(name: str, fused: Callable[..., object]) -> tuple[dict[str, Callable[..., object]], list[str]]:
@@ -108,8 +108,7 @@ def measure(name: str, tokens: int, bandwidth: float) -> dict[str, Any]:
     fused = kernelweld.fuse(chain.function, dynamic=False)
     (calls, absent), inputs = contenders(name, fused), sets_of(chain, tokens)
     shares = {peer: disagreement(chain, call, inputs[0]) for peer, call in peers_of(name)[0].items()}
-    times = {peer: microseconds(call, inputs) for peer, call in calls.items()}
-    hot = {peer: microseconds(call, inputs[:1] * len(inputs)) for peer, call in calls.items()}
+    times, hot = compared(calls, inputs), compared(calls, inputs[:1] * len(inputs))
     return {
         "us": times,
         "hot_us": hot,

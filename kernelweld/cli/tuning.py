@@ -9,9 +9,9 @@ from typing import cast
 import torch
 from triton.runtime.errors import OutOfResources
 
+from kernelweld.codegen.device import launch_on
 from kernelweld.codegen.emit import emit
-from kernelweld.codegen.interpreter import interpreting
-from kernelweld.codegen.launch import Launch, candidates, choose
+from kernelweld.codegen.launch import Launch, candidates
 from kernelweld.codegen.rows import most_rows
 from kernelweld.codegen.tuning import Entry, kernel_key, range_of
 from kernelweld.errors import CodegenFailed
@@ -34,7 +34,7 @@ class Search:
 
     def entry(self) -> Entry:
         """The fastest launch: the default one, unless another gives the same bits and wins twice."""
-        default = choose(self.one.program)
+        default = self._default
         default_us = self._time(None)
         expected = [_Written(self.one, draw) for draw in self.draws]
         times = {launch: self._time(launch) for launch in self._agreeing(expected)}
@@ -52,11 +52,14 @@ class Search:
     def _time(self, launch: Launch | None) -> float:
         return self.timer(lambda draw: self.one.launch(draw, launch), [(draw,) for draw in self.draws])
 
+    @property
+    def _default(self) -> Launch:
+        return launch_on(next(iter(self.draws[0].tensors.values())).device, self.one.program)
+
     def _rounds_pairs(self) -> bool:
         """Whether the GPU has the instruction, and the kernel a use for it."""
-        compiled = torch.version.cuda is not None and not interpreting()
-        program, launch = self.one.program, choose(self.one.program)
-        return compiled and emit(program, replace(launch, packed=True)).source != emit(program).source
+        launches = (self._default, replace(self._default, packed=False))
+        return len({emit(self.one.program, launch).source for launch in launches}) > 1
 
     def _agreeing(self, expected: Sequence[_Written]) -> Iterator[Launch]:
         """The candidates that run and give the bits of the default launch on every draw."""

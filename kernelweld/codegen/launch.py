@@ -18,11 +18,16 @@ from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
 from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.rms_norm import RMSNorm
+from kernelweld.ir.word import Word
 
 #: Tile elements that one warp holds when rows are narrow or nothing is reduced: 8 for each of its 32 threads.
 _WARP_ELEMENTS = 256
 #: Tile elements that one warp holds of a wide row that is reduced: fewer warps take part in the reduction.
 _REDUCING_WARP_ELEMENTS = 512
+#: The same for a row that is quantized by its own magnitude, and so reduced twice.
+_QUANTIZING_WARP_ELEMENTS = 1024
+#: A warp can hold a row of so many elements alone: nothing of its reductions crosses warps.
+_LONE_WARP_ELEMENTS = 512
 
 #: The most tile elements that a warp holds in a launch worth measuring: 64 registers a thread.
 _MOST_WARP_ELEMENTS = 2048
@@ -45,25 +50,23 @@ class Launch:
     packed: bool = False
 
 
-def choose(program: WeldProgram) -> Launch:
-    """Warps for the widest row, rows per program so that narrower tasks fill those warps.
+def choose(program: WeldProgram, *, packed: bool = False) -> Launch:
+    """Warps for the widest row, rows per program so that narrower tasks fill those warps. ``packed``: the GPU
+    rounds pairs.
 
-    Measured on an H200 at 1 to 4096 tokens: within about 5 % of the best of 4 to 16 warps and 1 to 32 rows.
+    Measured on an H200 at 1 to 8192 tokens: within about 5 % of the best of 2 to 16 warps and 1 to 64 rows.
     """
     extents = [_tile_elements(task) for task in program.tasks]
     warps = max(_warps(task, extent) for task, extent in zip(program.tasks, extents, strict=True))
-    rows = [
-        1 if task.heads > 1 else max(1, warps * _WARP_ELEMENTS // extent)
-        for task, extent in zip(program.tasks, extents, strict=True)
-    ]
-    return Launch(num_warps=warps, num_stages=1, rows=tuple(rows))
+    rows = [_rows(task, extent, warps) for task, extent in zip(program.tasks, extents, strict=True)]
+    return Launch(num_warps=warps, num_stages=1, rows=tuple(rows), packed=packed)
 
 
 def candidates(program: WeldProgram, *, packed: bool = False) -> tuple[Launch, ...]:
     """Launches worth measuring beside that of ``choose``: other warps, and a quarter to four times the rows a
-    program, as far as a warp can hold them; with ``packed`` also those that round pairs.
+    program, as far as a warp can hold them; with ``packed`` those that round pairs and those that do not.
     """
-    default = choose(program)
+    default = choose(program, packed=packed)
     found = (
         Launch(warps, default.num_stages, tuple(_scaled(rows, factor) for rows in default.rows), pairs)
         for pairs in ((False, True) if packed else (False,))
@@ -90,16 +93,29 @@ def _limited(program: WeldProgram, launch: Launch) -> Launch | None:
 
 
 def _warps(task: RowTask, elements: int) -> int:
-    """4 to 8 warps up to 8192 elements, 16 to 16384, then 32."""
-    if elements <= 8192:
-        share = _REDUCING_WARP_ELEMENTS if _reduces(task) else _WARP_ELEMENTS
-        return min(8, max(4, elements // share))
-    return 16 if elements <= 16384 else 32
+    """4 to 8 warps up to 8192 elements, 2 to 4 where they are quantized, 16 to 16384, then 32."""
+    if elements > 8192:
+        return 16 if elements <= 16384 else 32
+    if _applies(task, QuantScale) and elements >= 2 * _QUANTIZING_WARP_ELEMENTS:
+        return min(4, elements // _QUANTIZING_WARP_ELEMENTS)
+    share = _REDUCING_WARP_ELEMENTS if _reduces(task) else _WARP_ELEMENTS
+    return min(8, max(4, elements // share))
+
+
+def _rows(task: RowTask, elements: int, warps: int) -> int:
+    """As many as fill ``warps``, and one for each warp where a warp can hold a row that is reduced."""
+    if task.heads > 1:
+        return 1
+    filling = max(1, warps * _WARP_ELEMENTS // elements)
+    return max(filling, warps) if _reduces(task) and elements <= _LONE_WARP_ELEMENTS else filling
 
 
 def _reduces(task: RowTask) -> bool:
-    applied = any(isinstance(step, Apply) and isinstance(step.word, _REDUCING) for step in task.steps)
-    return applied or any(isinstance(step, Reduce) for step in task.steps)
+    return _applies(task, *_REDUCING) or any(isinstance(step, Reduce) for step in task.steps)
+
+
+def _applies(task: RowTask, *words: type[Word]) -> bool:
+    return any(isinstance(step, Apply) and isinstance(step.word, words) for step in task.steps)
 
 
 def _tile_elements(task: RowTask) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -18,31 +18,51 @@ def rotations(moved: int) -> int:
     return max(_FEWEST, min(_MOST, math.ceil(ROTATED / max(1, moved))))
 
 
-def microseconds(
-    function: Callable[..., object], inputs: Sequence[Sequence[object]], repeats: int = 9
-) -> float:
-    """The time of one call: one CUDA graph calls ``function`` on each of ``inputs`` in turn; the median over
-    ``repeats`` replays.
+def microseconds(function: Callable[..., object], inputs: Sequence[Sequence[object]]) -> float:
+    """The time of one call of ``function`` on each of ``inputs`` in turn, in one CUDA graph: the median of
+    replays.
+    """
+    return compared({"": function}, inputs)[""]
+
+
+def compared(
+    functions: Mapping[str, Callable[..., object]], inputs: Sequence[Sequence[object]], rounds: int = 9
+) -> dict[str, float]:
+    """``microseconds`` of each function, replayed in turn: what changes with time, such as clocks, changes
+    for all of them.
     """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for given in inputs[:2]:
+        graphs = {name: _captured(function, inputs, stream) for name, function in functions.items()}
+        times: dict[str, list[float]] = {name: [] for name in graphs}
+        for _ in range(rounds):
+            for name, graph in graphs.items():
+                times[name].append(_replayed(graph) / len(inputs))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _captured(
+    function: Callable[..., object], inputs: Sequence[Sequence[object]], stream: torch.cuda.Stream
+) -> torch.cuda.CUDAGraph:
+    for given in inputs[:2]:
+        function(*given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for given in inputs:
             function(*given)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for given in inputs:
-                function(*given)
-        graph.replay()
-        times: list[float] = []
-        for _ in range(repeats):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1000 / len(inputs))
-    return statistics.median(times)
+    return graph
+
+
+def _replayed(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of a replay behind another one: the first has the GPU awake."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1000
 
 
 def copy_bandwidth() -> float:

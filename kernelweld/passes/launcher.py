@@ -15,7 +15,9 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 from torch._prims_common import clone_preserve_strides
 
 from kernelweld.codegen.cache import load
+from kernelweld.codegen.device import launch_on
 from kernelweld.codegen.emit import Kernel, emit
+from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.task import WeldProgram, free_symbols
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.passes.contraction import escaping
@@ -57,7 +59,7 @@ class Launcher:
     def insert(self, weld: Weld) -> None:
         """One kernel call for ``weld``, after the last of its steps."""
         program, arguments = program_of(weld)
-        kernel = emit(program, None if self._tuning is None else self._tuning.launch_of(program))
+        kernel = emit(program, self._launch_of(weld, program))
         with self._graph.inserting_after(max(weld.steps)):
             call = self._call(kernel, program, arguments)
             for node, name in arguments.outputs.items():
@@ -67,6 +69,10 @@ class Launcher:
                 self._update(call, name, writes)
         for node in sorted(weld.steps, reverse=True):
             self._erase(node)
+
+    def _launch_of(self, weld: Weld, program: WeldProgram) -> Launch:
+        tuned = self._tuning and self._tuning.launch_of(program)
+        return tuned or launch_on(weld.steps[0].meta["val"].device, program)
 
     def _call(self, kernel: Kernel, program: WeldProgram, arguments: Arguments) -> fx.Node:
         buffers = {name: self._buffer(node) for node, name in arguments.outputs.items()}

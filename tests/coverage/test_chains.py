@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from kernelweld.codegen.crosscompile import compile_for
 from kernelweld.codegen.emit import Kernel, emit
 from kernelweld.codegen.interpreter import interpreting
+from kernelweld.codegen.launch import choose
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.weld import Weld
@@ -82,6 +83,7 @@ def test_a_chain_holds_its_contract_on_a_gpu(chain: Chain) -> None:
 @pytest.mark.parametrize("chain", list(sampled(101)))
 def test_a_chain_compiles_for_gpus_without_spills(chain: Chain) -> None:
     for weld in welds_of(chain):
-        kernel: Kernel = emit(program_of(weld)[0])
+        program = program_of(weld)[0]
+        kernel: Kernel = emit(program, choose(program, packed=True))
         for compiled in compile_for(kernel, ("sm_90", "sm_100")):
             assert compiled.stack_bytes == 0, compiled

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._prims_common import clone_preserve_strides
 
+from kernelweld.codegen.device import launch_on
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.run import launch_direct
@@ -158,8 +159,10 @@ class Specimen:
         return Draw(tuple(values), tensors)  # type: ignore[arg-type]
 
     def launch(self, draw: Draw, launch: Launch | None = None) -> None:
-        """Runs the kernel on ``draw``, launched as ``launch`` says or as ``choose`` does."""
-        launch_direct(emit(self.program, launch), draw.tensors, self.symbols)
+        """Runs the kernel on ``draw``, launched as ``launch`` says or as it would be on that device."""
+        device = next(iter(draw.tensors.values())).device
+        chosen = launch or launch_on(device, self.program)
+        launch_direct(emit(self.program, chosen), draw.tensors, self.symbols)
 
     def originals(self, draw: Draw) -> list[torch.Tensor]:
         """What the original nodes compute: as ``outputs``."""
