@@ -41,7 +41,7 @@ def emit_load(scope: Scope, step: Load) -> None:
     rows = _varies(scope, step.operand)
     for access in _accesses(scope.pieces(step.out)):
         whole = access.whole
-        mask = _mask(scope, rows, whole.count)
+        mask = _mask(scope, rows, whole.count, step.operand.indices)
         guard = f", mask={mask}, other={'0.0' if is_float(dtype) else '0'}" if mask else ""
         text = f"tl.load({_address(scope, step.operand, whole)}{guard}){widening}"
         tile = Tile(text, rows, whole.count, clean=True)

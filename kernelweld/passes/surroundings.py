@@ -15,6 +15,7 @@ from kernelweld.ir.expansion import Expanded, expanded
 from kernelweld.ir.origin import ORIGIN
 from kernelweld.passes.launches.sizes import is_tensor
 from kernelweld.passes.launches.traits import Trait, trait_of
+from kernelweld.passes.tasks.lookup import lookup_of
 from kernelweld.passes.tasks.steps import is_feature_slice
 from kernelweld.passes.tasks.views import base_of, is_view
 
@@ -111,6 +112,9 @@ def weld_reads(steps: Collection[fx.Node]) -> list[fx.Node]:
     found: dict[fx.Node, None] = {}
     for step in steps:
         for operand in step.all_input_nodes:
+            if (lookup := lookup_of(operand)) is not None:
+                found |= dict.fromkeys((lookup.cache, lookup.positions))
+                continue
             base = base_of(operand)
             if _source(operand, steps) not in steps and base not in steps:
                 found[base] = None

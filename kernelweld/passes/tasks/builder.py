@@ -159,7 +159,11 @@ class _Assembly:
         return source
 
     def _load(self, access: Access, role: str) -> Value:
-        operand = self._address(access, self.arguments.read(access.node, role))
+        place = access.place
+        operand = self._address(access, self.arguments.read(access.node, "table" if place else role))
+        if place is not None:
+            number = self._load(place.number, "positions")
+            operand = replace(operand, indices=(Index(number, (place.stride,), (place.size,), wraps=True),))
         key = (operand, self._width(access))
         if key not in self.loads:
             out = Value(self._name(role), self._width(access), access.node.meta["val"].dtype)

@@ -10,6 +10,7 @@ import sympy
 from torch import fx
 
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, product
+from kernelweld.passes.tasks.lookup import Lookup, lookup_of
 from kernelweld.passes.tasks.views import base_of, expression, sizes_of
 
 
@@ -22,13 +23,27 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A row that is only known at run time: its number as it is read, how far rows are apart, and how many
+    there are.
+    """
+
+    number: Access
+    stride: sympy.Expr
+    size: sympy.Expr
+
+
+@dataclass(frozen=True)
 class Access:
-    """A tensor in memory, strided over the dimensions of the step that reads or writes it."""
+    """A tensor in memory, strided over the dimensions of the step that reads or writes it, from ``place`` on
+    if there is one.
+    """
 
     node: fx.Node
     dims: Dims
     strides: tuple[sympy.Expr, ...]
     offset: sympy.Expr = sympy.S.Zero
+    place: Place | None = None
 
     def stride_of(self, space: AxisSpace) -> dict[Axis, sympy.Expr]:
         """The stride of each axis; axes that are not there broadcast."""
@@ -42,14 +57,36 @@ class Access:
 
 def read_access(node: fx.Node, dims: Dims) -> Access:
     """How ``node``, broadcast to a step of dimensions ``dims``, is read: from its base, at its offset
-    and strides.
+    and strides; or where it is looked up.
     """
-    base = base_of(node)
-    offset = expression(node.meta["val"].storage_offset()) - expression(base.meta["val"].storage_offset())
+    aligned = dims[len(dims) - len(sizes_of(node)) :]
+    if (lookup := lookup_of(node)) is not None:
+        return _looked_up(lookup, node, aligned)
+    base, offset = _memory(node)
     sizes, strides = sizes_of(node), [expression(s) for s in node.meta["val"].stride()]
-    aligned = dims[len(dims) - len(sizes) :]
     kept = [(d if size != 1 else (), stride) for d, size, stride in zip(aligned, sizes, strides, strict=True)]
     return Access(base, tuple(d for d, _ in kept), tuple(s for _, s in kept), offset)
+
+
+def _looked_up(lookup: Lookup, node: fx.Node, dims: Dims) -> Access:
+    """``node``, of dimensions ``dims``, as half a row of a cache."""
+    *outer, feature = dims
+    walked = iter([dim for dim, size in zip(outer, sizes_of(node), strict=False) if size != 1])
+    numbers = tuple(() if size == 1 else next(walked) for size in sizes_of(lookup.positions))
+    base, offset = _memory(lookup.positions)
+    strides = tuple(expression(s) for s in lookup.positions.meta["val"].stride())
+    row, element = (expression(s) for s in lookup.cache.meta["val"].stride())
+    place = Place(Access(base, numbers, strides, offset), row, sizes_of(lookup.cache)[0])
+    base, offset = _memory(lookup.cache)
+    start = sizes_of(node)[-1] * element if lookup.second else sympy.S.Zero
+    return Access(base, (feature,), (element,), offset + start, place)
+
+
+def _memory(node: fx.Node) -> tuple[fx.Node, sympy.Expr]:
+    """The base of ``node``, and how many elements behind it ``node`` begins."""
+    base = base_of(node)
+    starts = [expression(n.meta["val"].storage_offset()) for n in (node, base)]
+    return base, starts[0] - starts[1]
 
 
 def physical_order(node: fx.Node) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx
 
-from kernelweld.ir.origin import ORIGIN, restore_origin
-from kernelweld.passes.restore import tensor_operands
+from kernelweld.ir.origin import ORIGIN
+from kernelweld.passes.restore import restore
 
 
 def original_graph(
@@ -27,9 +27,7 @@ def original_graph(
     graph.output(tuple(env[o] for o in outputs))
     for node in list(graph.nodes):
         if ORIGIN in node.meta:
-            (original,) = restore_origin(graph, node, tensor_operands(node))
-            node.replace_all_uses_with(original)
-            graph.erase_node(node)
+            restore(graph, node)
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
