@@ -15,7 +15,7 @@ DEV  := $(VENV)/.stamp-dev
 RUN  := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test nightly lint type wheel fuzz-nightly gpu golden clean
+.PHONY: help venv demo test nightly lint type wheel fuzz-nightly gpu sanitize golden clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ fuzz-nightly: $(TEST) ## Compare 100,000 random graphs with and without the pass
 
 gpu: $(TEST) ## Run the tests that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/pytest -m gpu
+
+sanitize: $(TEST) ## Run a sample of the GPU tests under compute-sanitizer
+	for tool in memcheck racecheck; do TRITON_INTERPRET=0 compute-sanitizer --tool $$tool --error-exitcode 9 \
+	  $(BIN)/python -m pytest -q -m gpu --every 40 tests/coverage || exit 1; done
 
 golden: $(TEST) ## Rewrite golden files from what the tests produce now (then review the difference)
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --update-golden
