@@ -33,6 +33,28 @@ def byte_of_power(node: fx.Node, storage: Storage) -> fx.Node | None:
     return byte
 
 
+def byte_of_scale(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A bounded scale as e4m3, which is read in float32 too, becomes the byte of what is read there."""
+    source = node.args[0]
+    if dtype_of(node) != torch.float8_e4m3fn or not isinstance(source, fx.Node) or len(node.users) < 2:
+        return None
+    bounds = bounds_of(source)
+    if bounds.low is None or bounds.high is None or not -448 <= bounds.low < bounds.high <= 448:
+        return None
+    backs = [u for u in node.users if is_call(u, CAST) and dtype_of(u) == torch.float32]
+    if not backs:
+        return None
+    others = [user for user in node.users if user not in backs]
+    scale = _put_after(node, CAST, (node, torch.float32))
+    byte = _put_after(scale, CAST, (scale, torch.float8_e4m3fn))
+    for back in backs:
+        back.replace_all_uses_with(scale)
+        back.graph.erase_node(back)
+    for user in others:
+        user.replace_input_with(node, byte)
+    return node
+
+
 def _is_biased(node: fx.Node) -> bool:
     """Whether ``node`` is a whole number from 0 to 254 in float32."""
     bounds = bounds_of(node)
