@@ -87,7 +87,13 @@ class _Codes:
             raise something_else(byte)
         found = next(((way, zeros) for way in reversed(ways) if (zeros := _zeros(both, way))), None)
         if found is None:
-            raise Miss("the bytes %{} hold no codes of e2m1: {}", byte, byte, _difference(both, ways[-1]), stage=LOOKS_LIKE)
+            raise Miss(
+                "the bytes %{} hold no codes of e2m1: {}",
+                byte,
+                byte,
+                _difference(both, ways[-1]),
+                stage=LOOKS_LIKE,
+            )
         way, self.zeros = found
         self.numbers = way.leaves[0]
         for function in (both, way):

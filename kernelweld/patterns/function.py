@@ -18,7 +18,18 @@ _ELEMENTWISE = frozenset(
     getattr(aten, name)
     for name in (
         *("abs", "add", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "clamp", "clamp_max"),
-        *("clamp_min", "div", "eq", "ge", "gt", "index_put", "le", "logical_and", "logical_not", "logical_or"),
+        *(
+            "clamp_min",
+            "div",
+            "eq",
+            "ge",
+            "gt",
+            "index_put",
+            "le",
+            "logical_and",
+            "logical_not",
+            "logical_or",
+        ),
         *("logical_xor", "lt", "maximum", "minimum", "mul", "ne", "neg", "round", "sign", "sgn", "signbit"),
         *("sub", "where", "__and__", "__or__", "__xor__", "__lshift__", "__rshift__"),
         *("bitwise_left_shift", "bitwise_right_shift"),

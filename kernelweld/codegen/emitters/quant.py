@@ -143,7 +143,9 @@ def _ordinary_scale(scope: Scope, x: Value, scale: Value | None) -> QuantScale |
     """
     for step in scope.frame.task.steps:
         if isinstance(step, Apply) and scale in step.outs and isinstance(step.word, QuantScale):
-            return step.word if step.ins[0] == x and not any(step.ins[1:]) and _is_ordinary(step.word) else None
+            return (
+                step.word if step.ins[0] == x and not any(step.ins[1:]) and _is_ordinary(step.word) else None
+            )
     return None
 
 
