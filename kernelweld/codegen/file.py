@@ -40,7 +40,7 @@ def file_text(
 def _helpers(body: str) -> list[str]:
     """The sources of the helpers that ``body`` calls, and of those that they call."""
     text, found = body, list[str]()
-    for name, source in reversed(HELPERS.items()):
+    for name, source in reversed(list(HELPERS.items())):
         if f"{name}(" in text:
             text += source
             found.insert(0, source)

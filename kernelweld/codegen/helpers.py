@@ -98,8 +98,8 @@ def reciprocal_or_zero(x):
     return tl.where(x == 0.0, 0.0, tl.div_rn(1.0, x))
 """
 
-# Below 1 the numbers of e2m1 are 0.5 apart, as floats at 2**22 are, where a sum rounds to them; above, one bit
-# of a float's significand is kept. NaN, whose bits are above those of 6, becomes 6.
+# Below 1 the numbers of e2m1 are 0.5 apart, as floats at 2**22 are, where a sum rounds to them; above, one
+# bit of a float's significand is kept. NaN, whose bits are above those of 6, becomes 6.
 _E2M1_CODE = """@triton.jit
 def e2m1_code(y):
     # the code of y as e2m1, half to the even code

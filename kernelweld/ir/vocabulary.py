@@ -51,6 +51,7 @@ _LIBRARY = torch.library.Library("kernelweld", "DEF")
 def _implementation(cls: type[Word]) -> Callable[..., Tensors]:
     def run(*tensors: torch.Tensor | None, **static: object) -> Tensors:
         word = cls.from_static(static)  # type: ignore[arg-type]
+        tensors += (None,) * (len(cls.operands) - len(tensors))  # the dispatcher leaves out the last ones
         word.check(*tensors)
         return word.reference(*tensors)
 

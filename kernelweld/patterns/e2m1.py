@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,34 +12,28 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.ir.e2m1 import E2M1, ZEROS, code_of
+from kernelweld.patterns.blocks import read_blocks
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import is_static, same_shape, same_size
 from kernelweld.patterns.function import Function, Walk
 from kernelweld.patterns.ops import (
     CAST,
-    DIV,
-    EXPAND,
-    FLOATS,
-    MUL,
     RESHAPE,
     SELECT,
     SLICE,
-    SQUEEZE,
-    UNSQUEEZE,
-    Size,
     aten,
-    dtype_name,
     dtype_of,
     is_call,
     only_user,
-    operands,
     shape_of,
     shape_text,
 )
 from kernelweld.patterns.pattern import Match
-from kernelweld.patterns.peel import is_upcast, row_statistic, upcast
-from kernelweld.patterns.reading import LOOKS_LIKE, NEARLY, Miss, ReadingPattern, something_else
-from kernelweld.patterns.scalars import scalar
+from kernelweld.patterns.peel import is_upcast
+from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
+
+#: What a function of other values than it is given may raise.
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -69,10 +62,10 @@ class E2M1Pattern(ReadingPattern):
         if dtype_of(byte) != torch.uint8:
             raise something_else(anchor)
         codes = _Codes(byte, cover)
-        word, x, scale, whole = _scaled(codes.numbers, cover)
-        word = E2M1(word, _block(codes.numbers), codes.zeros)
+        found = read_blocks(codes.numbers, cover)
         out = _whole_rows(byte, cover)
-        return cover.match(word, (_rows(x, out, cover), scale, whole), out)
+        operands = _rows(found.x, out, cover), found.scale, found.whole
+        return cover.match(E2M1(found.operation, found.block, codes.zeros), operands, out)
 
 
 class _Codes:
@@ -92,7 +85,6 @@ class _Codes:
                 byte,
                 byte,
                 _difference(both, ways[-1]),
-                stage=LOOKS_LIKE,
             )
         way, self.zeros = found
         self.numbers = way.leaves[0]
@@ -161,7 +153,7 @@ def _evaluated(both: Function, way: Function, numbers: tuple[float, ...]) -> str
     even, odd = _pairs(numbers)
     try:
         bytes_of = both(*((way(half) if way.nodes else half) for half in (even, odd)))
-    except (RuntimeError, TypeError):
+    except _FAILURES:
         return None
     number = ~(even.isnan() | odd.isnan())
     return next((z for z in ZEROS if torch.equal(bytes_of[number], _expected(even, odd, z)[number])), None)
@@ -198,7 +190,7 @@ def _difference(both: Function, way: Function) -> str:
     even, odd = (torch.tensor(x) for x in _EXAMPLES)
     try:
         got = both(*((way(half) if way.nodes else half) for half in (even, odd)))
-    except (RuntimeError, TypeError):
+    except _FAILURES:
         return "they cannot be evaluated"
     wanted = _expected(even, odd)
     wrong = (got != wanted).nonzero()
@@ -212,103 +204,6 @@ _EXAMPLES = (
     (0.25, 0.5, 0.75, 1.25, 1.5, 1.75, 2.5, 3.5, 5.0, 6.0, 8.0, -1.0, 0.3, 0.7),
     (0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0, 3.0, 0.6, 4.9),
 )
-
-
-def _block(numbers: fx.Node) -> int:
-    size = shape_of(numbers)[-1]
-    assert isinstance(size, int)
-    return size
-
-
-def _scaled(y: fx.Node, cover: Cover) -> tuple[str, fx.Node, fx.Node, fx.Node | None]:
-    """How ``y`` is ``x`` in units of a scale for each block: the operation and its operands."""
-    pair = operands(y) if is_call(y, *MUL, *DIV) else None
-    shape = shape_of(y)
-    if pair is None or not shape or not is_static(shape[-1]):
-        raise Miss("the numbers %{} have no scale for each block", y, y, stage=NEARLY)
-    for x, scale in (pair,) if is_call(y, *DIV) else (pair, pair[::-1]):
-        if isinstance(x, fx.Node) and isinstance(scale, fx.Node) and _is_blockwise(scale, shape):
-            if not same_shape(shape_of(x), shape):
-                continue
-            _check(x, scale)
-            cover.take(y)
-            if is_call(y, *DIV):
-                return "divide", x, row_statistic(scale, cover), None
-            return _factor(x, row_statistic(scale, cover), cover)
-    raise Miss("the numbers %{} have no scale for each block", y, y, stage=NEARLY)
-
-
-def _is_blockwise(scale: fx.Node, shape: tuple[Size, ...]) -> bool:
-    return same_shape(shape_of(scale), (*shape[:-1], 1))
-
-
-def _check(x: fx.Node, scale: fx.Node) -> None:
-    below = upcast(x)
-    if dtype_of(below) not in FLOATS or dtype_of(x) != torch.float32:
-        raise Miss("%{} is scaled in {}", x, x, dtype_name(dtype_of(x)), stage=NEARLY)
-    if dtype_of(scale) != torch.float32:
-        raise Miss("the scale %{} is {}", scale, scale, dtype_name(dtype_of(scale)), stage=NEARLY)
-
-
-def _factor(x: fx.Node, factor: fx.Node, cover: Cover) -> tuple[str, fx.Node, fx.Node, fx.Node | None]:
-    """A factor by how it comes from a scale and one of the whole tensor."""
-    trial = Cover()
-    product = _unless_zero(factor, trial)
-    pair = operands(product) if product is not None and is_call(product, *MUL) else None
-    for scale, inverse in (pair, pair[::-1]) if pair is not None else ():
-        below = _unless_zero(inverse, trial) if isinstance(inverse, fx.Node) else None
-        whole = _one_element(below, trial) if below is not None else None
-        if product is not None and whole is not None and isinstance(scale, fx.Node):
-            trial.take(product)
-            cover.merge(trial)
-            return "reciprocals", x, scale, whole
-    pair = operands(factor) if is_call(factor, *DIV) else None
-    if pair is not None and isinstance(pair[0], fx.Node) and isinstance(pair[1], fx.Node):
-        trial = Cover()
-        whole = _one_element(_reciprocal(pair[0], trial), trial)
-        if whole is not None:
-            trial.take(factor)
-            cover.merge(trial)
-            return "quotient", x, row_statistic(pair[1], cover), whole
-    return "multiply", x, factor, None
-
-
-def _unless_zero(node: fx.Node, cover: Cover) -> fx.Node | None:
-    """``a`` of ``where(a == 0, 0, 1 / a)``, or of the same the other way round."""
-    if not is_call(node, aten.where.self):
-        return None
-    test, *branches = node.args
-    if is_call(test, aten.ne.Scalar):
-        branches.reverse()
-    elif not is_call(test, aten.eq.Scalar):
-        return None
-    zero, inverse = branches
-    value = _reciprocal(inverse, cover) if isinstance(inverse, fx.Node) else None
-    if value is None or scalar(zero) != 0.0 or test.args[0] is not value or scalar(test.args[1]) != 0.0:
-        return None
-    cover.share(test, node)
-    return value
-
-
-def _reciprocal(node: fx.Node, cover: Cover) -> fx.Node | None:
-    """``a`` of ``1 / a``."""
-    value = node.args[0] if is_call(node, aten.reciprocal.default) else None
-    if is_call(node, *DIV) and scalar(node.args[0]) == 1.0:
-        value = node.args[1]
-    if isinstance(value, fx.Node):
-        cover.share(node)
-        return value
-    return None
-
-
-def _one_element(node: fx.Node | None, cover: Cover) -> fx.Node | None:
-    """The single float32 number that ``node`` is, below views of it."""
-    while is_call(node, *RESHAPE, EXPAND, UNSQUEEZE, *SQUEEZE) and shape_of(node) not in ((), (1,)):
-        cover.share(node)
-        node = node.args[0]  # type: ignore[assignment]
-    if node is None or dtype_of(node) != torch.float32 or not is_static(*shape_of(node)):
-        return None
-    return node if math.prod(map(int, shape_of(node))) == 1 and len(shape_of(node)) < 2 else None
 
 
 def _whole_rows(byte: fx.Node, cover: Cover) -> fx.Node:

@@ -1,4 +1,4 @@
-"""Elementwise functions in FX, known by their values: what a graph computes of one number, whatever its steps."""
+"""Elementwise functions in FX, known by their values: what is computed of a number, by whatever steps."""
 
 from __future__ import annotations
 
@@ -137,18 +137,20 @@ def _tensors(node: fx.Node) -> list[fx.Node]:
 
 
 def _computed(node: fx.Node, known: Mapping[fx.Node, Any]) -> object:
-    if is_call(node, *_FILLED):
-        value = {aten.zeros_like.default: 0, aten.ones_like.default: 1}.get(node.target)  # type: ignore[call-overload]
-        return torch.full((), node.args[1] if value is None else value, dtype=dtype_of(node))
-    if is_call(node, aten.scalar_tensor.default):
-        return torch.full((), node.args[0], dtype=dtype_of(node))
+    if is_call(node, *_FILLED, aten.scalar_tensor.default):
+        return torch.full((), cast(float, _filling(node)), dtype=dtype_of(node))
     if is_call(node, *_SAME):
         return known[node.args[0]]  # type: ignore[index]
-    args = torch.fx.map_arg(node.args, known.__getitem__)
-    kwargs = torch.fx.map_arg(node.kwargs, known.__getitem__)
+    args, kwargs = cast("tuple[Any, Any]", fx.map_arg((node.args, node.kwargs), known.__getitem__))
     if is_call(node, CAST):
         return args[0].to(args[1])
     return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _filling(node: fx.Node) -> object:
+    """The number that a constant holds."""
+    known = {aten.zeros_like.default: 0, aten.ones_like.default: 1, aten.scalar_tensor.default: node.args[0]}
+    return known[node.target] if node.target in known else node.args[1]
 
 
 def _placed(node: fx.Node, place: Mapping[fx.Node, int]) -> str:
@@ -156,4 +158,4 @@ def _placed(node: fx.Node, place: Mapping[fx.Node, int]) -> str:
     if is_call(node, *_SAME):
         return str(place[node.args[0]])  # type: ignore[index]
     args = node.args[1:] if is_call(node, *_FILLED) else node.args
-    return str(torch.fx.map_arg((args, dict(node.kwargs)), lambda n: place.get(n, n.name)))
+    return str(fx.map_arg((args, dict(node.kwargs)), lambda n: place.get(n, n.name)))

@@ -144,7 +144,7 @@ class _Walk:
         self._take(user)
 
     def _number_of_e4m3(self, amax: fx.Node) -> None:
-        """The scale of the whole tensor, bounds, the cast to e4m3 and the one back: the scale is what is left.
+        """The scale of the whole tensor, bounds, the cast to e4m3 and the one back.
 
         Takes nothing if they do not end in those casts.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import sympy
 import torch
@@ -71,7 +72,7 @@ def _check_tile(domain: Domain, space: AxisSpace) -> None:
 
 def jumps_of(dim: int | None, parts: Sequence[Axis], strides: Mapping[Axis, sympy.Expr]) -> Iterator[Jump]:
     """What an address moves by beyond the stride of the last part, where an axis falls into ``parts``."""
-    for i, (outer, inner) in enumerate(zip(parts, parts[1:], strict=False)):
+    for i, (outer, inner) in enumerate(pairwise(parts)):
         step = sympy.expand(strides.get(outer, 0) - inner.size * strides.get(inner, 0))
         if step != 0:
             yield Jump(dim, product([part.size for part in parts[i + 1 :]]), step)
