@@ -101,13 +101,13 @@ def _is_rest(size: object, block: int) -> bool:
 
 def reciprocal_or_zero(x: torch.Tensor) -> torch.Tensor:
     """``1 / x``, and 0 for 0."""
-    return torch.where(x == 0.0, 0.0, torch.reciprocal(x))
+    return torch.where(x == 0.0, torch.zeros_like(x), torch.reciprocal(x))
 
 
 def code_of(y: torch.Tensor, zeros: str = "signed") -> torch.Tensor:
     """The code of each number, in uint8."""
     magnitude = y.abs()
-    code = torch.where(magnitude.isnan(), _LARGEST, 0).to(torch.uint8)
+    code = magnitude.isnan().to(torch.uint8) * _LARGEST
     for bound, even in _BOUNDS:
         code = code + (magnitude >= bound if even else magnitude > bound).to(torch.uint8)
     sign = (torch.signbit(y) & ~y.isnan()) if zeros == "signed" else y < 0

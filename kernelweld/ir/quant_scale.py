@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from kernelweld.ir.operands import FLOATS, check_dtype, check_shape
@@ -90,8 +91,8 @@ class QuantScale(Word):
 
 
 def inverse(limit: float) -> float:
-    """``1 / limit`` in float32."""
-    return float(torch.tensor(1.0) / limit)
+    """``1 / limit`` in float32: no tensor, which tracing would put into a graph."""
+    return float(np.float32(1.0) / np.float32(limit))
 
 
 def next_power_of_two(scale: torch.Tensor) -> torch.Tensor:
