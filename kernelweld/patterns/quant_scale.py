@@ -157,8 +157,9 @@ class _Walk:
             return
         bounds = bounds_of(nodes[0].args[0])  # type: ignore[arg-type]
         low, high, word = bounds.low, bounds.high, self.word
-        if low is None and whole is None and word.eps_place == "scale":
-            low, word = word.eps, replace(word, eps=0.0, eps_place="none")
+        if whole is None and word.eps_place == "scale":  # of two lower bounds the larger one decides
+            low = word.eps if low is None else max(low, word.eps)
+            word = replace(word, eps=0.0, eps_place="none")
         if low is None or high is None or not -448.0 <= low < high <= 448.0:
             raise Miss("the scale of %{} may be no number of e4m3", amax, amax, stage=NEARLY)
         apply = "divide" if is_call(user, *DIV) else "multiply"
