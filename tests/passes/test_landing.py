@@ -129,6 +129,8 @@ def test_tiles_are_written_at_once_unless_they_are_padded(
     text = "canonicalize,raise,plan{keep-all=true},verify-welds{strict=true},lower{target=triton}"
     plan = Pipeline.from_text(text, strict=True).run(gm).context.plan
     assert plan is not None and len(plan.welds) == 1
+    assert [m.kind for m in plan.near_misses] == ["e8m0"] * left
+    assert all("pads it, in another kernel" in miss.reason for miss in plan.near_misses)
     assert bool(gm.graph.find_nodes(op="call_function", target=CLONE)) == bool(left)
     with exact_casts():
         codes, scales = gm(*captured.inputs[0])

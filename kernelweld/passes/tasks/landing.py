@@ -41,7 +41,7 @@ def landing(layout: Layout, domain: Domain, node: fx.Node) -> tuple[fx.Node, Axi
     """
     space, dims = _copied(layout.space), layout.held[node].dims
     found = node, _copied(space), dims
-    for view in _way(node, layout.steps):
+    for view in way(node, layout.steps):
         try:
             dims = carry(space, view, dims)
             if view.target is aten.clone.default:
@@ -56,7 +56,7 @@ def _copied(space: AxisSpace) -> AxisSpace:
     return AxisSpace(dict(space.finer))
 
 
-def _way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
+def way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
     """The views and copies that are the only uses, one after the other."""
     users = [user for user in node.users if user not in steps]
     while len(users) == 1 and (users[0].target in _VIEWS or users[0].target is aten.clone.default):
