@@ -58,7 +58,7 @@ class E2M1Pattern(ReadingPattern):
             raise something_else(anchor)
         cover = Cover()
         cast = only_user(anchor)
-        byte = cast if cast is not None and is_call(cast, CAST) else anchor
+        byte = cast if cast is not None and is_call(cast, CAST) and dtype != torch.uint8 else anchor
         if dtype_of(byte) != torch.uint8:
             raise something_else(anchor)
         codes = _Codes(byte, cover)
@@ -166,11 +166,15 @@ def _expected(even: torch.Tensor, odd: torch.Tensor, zeros: str = "signed") -> t
 def _pairs(numbers: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers that tell e2m1 from other functions, as even and as odd elements.
 
-    Each float of 16 bits with its neighbours in float32, the numbers that stand in the function with theirs,
-    and all pairs of codes. Between two of them nothing changes: what a comparison or a shift of bits tells
-    apart begins at one.
+    Each float of 16 bits with its neighbours in float32, the numbers that stand in the function, their sums,
+    differences, products and quotients, with theirs, and all pairs of codes. What a comparison, also of a
+    scaled or shifted number, or a shift of bits tells apart begins at one of them.
     """
-    written = torch.tensor([0.0, *(n for n in numbers if abs(n) < 3e38)], dtype=torch.float32)
+    one = torch.tensor([0.0, *(n for n in numbers if abs(n) < 3e38)], dtype=torch.float32)
+    row, column = one[None, :], one[:, None]
+    written = torch.cat(
+        [one, *(f.flatten() for f in (row + column, row - column, row * column, row / column))]
+    )
     bits = torch.cat([_halves_of_floats(), *((written.view(torch.int32) + k) for k in (-1, 0, 1))])
     values = torch.cat([bits.view(torch.float32), -written])
     codes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])

@@ -289,6 +289,26 @@ def test_near_misses(raised: Callable[..., Any], graph: Callable[..., Any], kind
     assert reason in result.reason(kind)
 
 
+def scaled_threshold(y: Tensor) -> Tensor:
+    return torch.where(y * 3.0 == 0.9, 7, by_bits(y)).to(torch.uint8)
+
+
+def test_a_number_that_no_step_names(raised: Callable[..., Any]) -> None:
+    result = raised(lambda x, g: as_vllm(x, g, scaled_threshold), X, G, compiled=True)
+    assert result.of("e2m1") == []
+
+
+def codes_read_back(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    codes = (x.float() / g).clamp(-448.0, 448.0).to(FP8)
+    return codes, codes.float() * g
+
+
+def test_codes_that_are_read_back_stay_what_is_stored(raised: Callable[..., Any]) -> None:
+    result = raised(codes_read_back, X, G, compiled=True)
+    output = result.gm.graph.output_node().args[0][0]
+    assert [word.kind for word in result.words] == ["quant"] and output is result.calls[0]
+
+
 OTHERS = [
     lambda x, g: (x.to(torch.int32) | 1).to(torch.uint8),
     lambda x, g: x[:, ::2].to(torch.uint8) | x[:, 1::4].repeat(1, 2).to(torch.uint8),
