@@ -17,7 +17,9 @@ from kernelweld.passes.weld import Weld
 aten = torch.ops.aten
 
 #: Operators that put rows into a larger tensor.
-_PADDING = frozenset({aten.constant_pad_nd.default, aten.slice_scatter.default, aten.cat.default})
+_PADDING = frozenset(
+    {aten.constant_pad_nd.default, aten.slice_scatter.default, aten.copy.default, aten.cat.default}
+)
 
 
 def moved_scales(welds: Sequence[Weld]) -> tuple[NearMiss, ...]:
