@@ -12,13 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import driver
 
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 
@@ -76,14 +80,26 @@ def _compile(
     pointers = [i for i, kind in enumerate(request.signature.values()) if kind.startswith("*")]
     aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
     options = {"num_warps": request.num_warps, "num_stages": request.num_stages, "enable_fp_fusion": True}
-    start = time.perf_counter()
+    start, target = time.perf_counter(), GPUTarget(backend, arch, warp_size)
     source = ASTSource(function, request.signature, attrs=aligned)
-    kernel = triton.compile(source, target=GPUTarget(backend, arch, warp_size), options=options)
+    with _asked_by_kernels(target):
+        kernel = triton.compile(source, target=target, options=options)
     seconds = time.perf_counter() - start
     nvidia = backend == "cuda"
     binary, text = (kernel.asm[kind] for kind in (("cubin", "ptx") if nvidia else ("hsaco", "amdgcn")))
     registers, stack = _nvidia_usage(binary) if nvidia else _amd_usage(text)
     return Compiled(name, registers, stack, kernel.metadata.shared, len(binary), round(seconds, 3), text)
+
+
+@contextmanager
+def _asked_by_kernels(target: GPUTarget) -> Iterator[None]:
+    """Makes ``target`` the GPU that kernels see where they ask which one they are compiled for."""
+    known = driver._active  # None where there is no GPU, which `driver.active` refuses
+    driver.set_active(SimpleNamespace(get_current_target=lambda: target))
+    try:
+        yield
+    finally:
+        driver.set_active(known)
 
 
 def _nvidia_usage(cubin: bytes) -> tuple[int, int]:

@@ -27,7 +27,7 @@ def file_text(
             "",
             "import triton",
             "import triton.language as tl",
-            *(f"\n\n{source.rstrip()}" for name, source in HELPERS.items() if f"{name}(" in body),
+            *(f"\n\n{source.rstrip()}" for source in _helpers(body)),
             "",
             "",
             "@triton.jit",
@@ -35,6 +35,16 @@ def file_text(
             body,
         ]
     )
+
+
+def _helpers(body: str) -> list[str]:
+    """The sources of the helpers that ``body`` calls, and of those that they call."""
+    text, found = body, list[str]()
+    for name, source in reversed(list(HELPERS.items())):
+        if f"{name}(" in text:
+            text += source
+            found.insert(0, source)
+    return found
 
 
 def _header(program: WeldProgram, launch: Launch, grid: sympy.Expr) -> list[str]:

@@ -92,7 +92,39 @@ def finite_or_zero(scale):
     return tl.where(scale == float("inf"), 0.0, scale)
 """
 
-#: Source of each helper by its name.
+_RECIPROCAL_OR_ZERO = """@triton.jit
+def reciprocal_or_zero(x):
+    # 1 / x, and 0 for 0
+    return tl.where(x == 0.0, 0.0, tl.div_rn(1.0, x))
+"""
+
+# Below 1 the numbers of e2m1 are 0.5 apart, as floats at 2**22 are, where a sum rounds to them; above, one
+# bit of a float's significand is kept. NaN, whose bits are above those of 6, becomes 6.
+_E2M1_CODE = """@triton.jit
+def e2m1_code(y):
+    # the code of y as e2m1, half to the even code
+    bits = y.to(tl.int32, bitcast=True)
+    size = tl.minimum(bits & 0x7FFFFFFF, 0x40C00000)
+    small = (size.to(tl.float32, bitcast=True) + 4194304.0).to(tl.int32, bitcast=True) - 0x4A800000
+    large = ((size + 0x1FFFFF + ((size >> 22) & 1)) >> 22) - 252
+    return tl.where(size < 0x3F800000, small, large) | tl.where(y == y, (bits >> 28) & 8, 0)
+"""
+
+# One instruction where the GPU has it: sm_100 and up, of which Triton compiles for the variants with it.
+_E2M1_PAIRS = """@triton.jit
+def e2m1_pairs(even, odd):
+    # two codes of e2m1 in a byte, the first in its low half
+    if tl.target_info.cuda_capability_geq(10, 0):
+        byte = tl.inline_asm_elementwise(
+            "{ .reg .b8 t; cvt.rn.satfinite.e2m1x2.f32 t, $2, $1; cvt.u32.u8 $0, t; }",
+            "=r,r,r", [even, odd], dtype=tl.int32, is_pure=True, pack=1,
+        )
+    else:
+        byte = e2m1_code(even) | (e2m1_code(odd) << 4)
+    return byte
+"""
+
+#: Source of each helper by its name; a helper calls only those before it.
 HELPERS: Mapping[str, str] = MappingProxyType(
     {
         "round_bf16": _ROUND_BF16,
@@ -104,6 +136,9 @@ HELPERS: Mapping[str, str] = MappingProxyType(
         "divided": _DIVIDED,
         "reciprocal": _RECIPROCAL,
         "finite_or_zero": _FINITE_OR_ZERO,
+        "reciprocal_or_zero": _RECIPROCAL_OR_ZERO,
+        "e2m1_code": _E2M1_CODE,
+        "e2m1_pairs": _E2M1_PAIRS,
         "next_power_of_two": _NEXT_POWER_OF_TWO,
         "power_of_two_below": _POWER_OF_TWO_BELOW,
     }

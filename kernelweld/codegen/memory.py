@@ -14,7 +14,7 @@ from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.rows import INT32_LIMIT
 from kernelweld.codegen.scope import WHOLE, Scope
 from kernelweld.codegen.spelling import grouped, is_float, triton_dtype
-from kernelweld.codegen.task import Index, Load, Operand, Store
+from kernelweld.codegen.task import Index, Jump, Load, Operand, Store
 from kernelweld.codegen.tile import Tile, combine
 
 #: Bytes of the widest load or store of a thread.
@@ -118,12 +118,22 @@ def _base(scope: Scope, operand: Operand) -> tuple[str, bool]:
     if scope.frame.task.heads > 1 and operand.head_stride != 0:
         head = f"{scope.head()}.to(tl.int64)" if scope.frame.domain.wide else scope.head()
         terms.append(product(head, operand.head_stride))
+    terms += [_jump(scope, jump) for jump in operand.jumps]
     terms += [term for index in operand.indices for term in _steps(scope, index)]
     tiled = bool(terms)
     if not isinstance(operand.offset, sympy.Integer):
         terms.append(f"tl.cast({spell(operand.offset)}, tl.int64)")
     text = total(_pointer(scope, operand), *terms)
     return (scope.shared(f"{operand.name}_row", text) if terms else text), tiled
+
+
+def _jump(scope: Scope, jump: Jump) -> str | None:
+    """What a jump adds to an address."""
+    if jump.dim is None:
+        index = f"{scope.head()}.to(tl.int64)" if scope.frame.domain.wide else scope.head()
+    else:
+        index = scope.row_index(scope.frame.domain.dims.index(jump.dim))
+    return product(f"({grouped(index)} // {factor(jump.every)})", jump.step)
 
 
 def _run(scope: Scope, operand: Operand) -> int:

@@ -53,16 +53,27 @@ def row_magnitude(scope: Scope, name: str, tiles: Sequence[Tile]) -> Tile:
 
     Without their sign the bits of floats are integers in the order of the magnitudes, with NaN above all.
     """
-    parts = []
-    for tile in tiles:
-        bits = f"{_masked(scope, tile, '0.0').text}"
-        bits = f"({grouped(bits)}.to(tl.int32, bitcast=True) & 0x7FFFFFFF)"
-        parts.append(_along_features("tl.max", replace(tile, text=bits)))
-    text = parts[0].text
-    for part in parts[1:]:
-        text = f"tl.maximum({text}, {part.text})"
-    column = Tile(f"{grouped(text)}.to(tl.float32, bitcast=True)", any(t.rows for t in parts), 1)
-    return scope.let(name, column)
+    by_size = sorted(tiles, key=lambda t: padded(t.count))
+    parts = [
+        _along_features("tl.max", _largest_bits(scope, list(group)))
+        for _, group in groupby(by_size, key=lambda t: padded(t.count))
+    ]
+    largest = _larger(parts)
+    return scope.let(name, replace(largest, text=f"{grouped(largest.text)}.to(tl.float32, bitcast=True)"))
+
+
+def _largest_bits(scope: Scope, tiles: Sequence[Tile]) -> Tile:
+    """The larger magnitude of ``tiles`` at each place, as an integer."""
+    masked = [grouped(_masked(scope, tile, "0.0").text) for tile in tiles]
+    bits = [f"({text}.to(tl.int32, bitcast=True) & 0x7FFFFFFF)" for text in masked]
+    return _larger([replace(tile, text=text) for tile, text in zip(tiles, bits, strict=True)])
+
+
+def _larger(tiles: Sequence[Tile]) -> Tile:
+    text = tiles[0].text
+    for tile in tiles[1:]:
+        text = f"tl.maximum({text}, {tile.text})"
+    return Tile(text, any(t.rows for t in tiles), max(t.count for t in tiles))
 
 
 def _sum_of_equals(scope: Scope, tiles: Sequence[Tile]) -> Tile:

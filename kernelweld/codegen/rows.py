@@ -18,13 +18,15 @@ INT32_LIMIT = 2**31
 class RowDomain:
     """The rows of a task after size-1 dimensions are dropped and contiguous neighbours merged.
 
-    ``strides[k]`` are the strides of ``operands[k]`` along ``sizes``, outermost first. ``wide``: some
-    element offset may not fit 32 bits, so row offsets are computed in 64.
+    ``strides[k]`` are the strides of ``operands[k]`` along ``sizes``, outermost first, and ``dims`` the row
+    dimensions of the task that they are (the innermost of those merged). ``wide``: some element offset may
+    not fit 32 bits, so row offsets are computed in 64.
     """
 
     sizes: tuple[sympy.Expr, ...]
     operands: tuple[Operand, ...]
     strides: tuple[tuple[sympy.Expr, ...], ...]
+    dims: tuple[int, ...]
     wide: bool
 
     @property
@@ -42,21 +44,24 @@ def row_domain(task: RowTask) -> RowDomain:
     operands = tuple(dict.fromkeys(operand for operand, _ in accesses))
     sizes: list[sympy.Expr] = []
     columns: list[tuple[sympy.Expr, ...]] = []
+    dims: list[int] = []
+    apart = {jump.dim for operand in operands for jump in operand.jumps}
     for i, size in enumerate(task.rows):
         column = tuple(sympy.sympify(operand.row_strides[i]) for operand in operands)
         if size == 1:
             continue
-        if sizes and all(
+        merges = bool(sizes) and apart.isdisjoint((i, *dims[-1:]))
+        if merges and all(
             _contiguous(outer, inner, size) for outer, inner in zip(columns[-1], column, strict=True)
         ):
-            sizes[-1], columns[-1] = sizes[-1] * size, column
+            sizes[-1], columns[-1], dims[-1] = sizes[-1] * size, column, i
         else:
             sizes.append(sympy.sympify(size))
             columns.append(column)
+            dims.append(i)
     strides = tuple(tuple(column[k] for column in columns) for k in range(len(operands)))
-    return RowDomain(
-        tuple(sizes), operands, strides, any(_may_overflow(task, *access) for access in accesses)
-    )
+    wide = any(_may_overflow(task, *access) for access in accesses)
+    return RowDomain(tuple(sizes), operands, strides, tuple(dims), wide)
 
 
 def most_rows(program: WeldProgram) -> sympy.Expr:
@@ -84,4 +89,7 @@ def _may_overflow(task: RowTask, operand: Operand, width: int) -> bool:
         (sympy.Integer(width), operand.feature_stride),
     ]
     last = operand.offset + sum((size - 1) * abs(stride) for size, stride in extents)
+    for jump in operand.jumps:
+        size = task.heads if jump.dim is None else task.rows[jump.dim]
+        last += size * abs(jump.step)
     return bool(operand.indices) or not isinstance(last, sympy.Integer) or int(last) >= INT32_LIMIT

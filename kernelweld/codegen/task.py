@@ -46,14 +46,25 @@ class Index:
 
 
 @dataclass(frozen=True)
+class Jump:
+    """Along row dimension ``dim`` (None: along the heads) the address moves by ``step`` more at every
+    ``every``-th index: elements lie in tiles.
+    """
+
+    dim: int | None
+    every: sympy.Expr
+    step: sympy.Expr
+
+
+@dataclass(frozen=True)
 class Operand:
     """A tensor in memory as one task sees it.
 
     ``name`` is the kernel argument (several operands may view the same argument at different offsets).
     The address of an element is ``offset + sum(row_index[i] * row_strides[i]) + head * head_stride +
     feature * feature_stride``. A stride of 0 broadcasts; a ``feature_stride`` of 0 with ``width`` 1 is a
-    scalar per row. With ``indices`` it is a row gathered from a table, or scattered to a cache. The
-    ``argument`` may have another dtype: then the operand's elements lie in its bytes.
+    scalar per row. ``jumps`` are added. With ``indices`` it is a row gathered from a table, or scattered to
+    a cache. The ``argument`` may have another dtype: then the operand's elements lie in its bytes.
     """
 
     name: str
@@ -64,6 +75,7 @@ class Operand:
     offset: sympy.Expr = field(default=sympy.Integer(0))
     indices: tuple[Index, ...] = ()
     argument: torch.dtype | None = None
+    jumps: tuple[Jump, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,9 +188,21 @@ def free_symbols(task: RowTask) -> frozenset[sympy.Symbol]:
     strides = [
         expr
         for o in operands
-        for expr in (*o.row_strides, o.feature_stride, o.head_stride, o.offset, *_of_indices(o))
+        for expr in (
+            *o.row_strides,
+            o.feature_stride,
+            o.head_stride,
+            o.offset,
+            *_of_indices(o),
+            *_of_jumps(o),
+        )
     ]
     return frozenset(symbol for expr in (*task.rows, *strides) for symbol in expr.free_symbols)
+
+
+def _of_jumps(operand: Operand) -> Iterator[sympy.Expr]:
+    for jump in operand.jumps:
+        yield from (jump.every, jump.step)
 
 
 def _of_indices(operand: Operand) -> Iterator[sympy.Expr]:

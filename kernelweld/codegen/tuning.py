@@ -15,7 +15,7 @@ import sympy
 from kernelweld.codegen.emit import emit
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.rows import most_rows
-from kernelweld.codegen.task import Index, Load, Operand, RowTask, Store, WeldProgram, without_sources
+from kernelweld.codegen.task import Index, Jump, Load, Operand, RowTask, Store, WeldProgram, without_sources
 
 _FEWEST_AGREEING = 2
 
@@ -109,4 +109,13 @@ def _substituted(operand: Operand, symbols: Mapping[sympy.Expr, sympy.Symbol]) -
 
     head, feature, offset = new((operand.head_stride, operand.feature_stride, operand.offset))
     indices = tuple(Index(i.value, new(i.strides), new(i.sizes), i.wraps) for i in operand.indices)
-    return Operand(operand.name, operand.dtype, new(operand.row_strides), feature, head, offset, indices)
+    jumps = tuple(Jump(j.dim, *new((j.every, j.step))) for j in operand.jumps)
+    return replace(
+        operand,
+        row_strides=new(operand.row_strides),
+        feature_stride=feature,
+        head_stride=head,
+        offset=offset,
+        indices=indices,
+        jumps=jumps,
+    )

@@ -8,6 +8,8 @@ of a node is found with :func:`word_of`.
 from __future__ import annotations
 
 from kernelweld.ir.cache_write import CacheWrite
+from kernelweld.ir.e2m1 import E2M1
+from kernelweld.ir.e4m3 import E4M3
 from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
@@ -24,6 +26,8 @@ from kernelweld.ir.vocabulary import WORDS, insert_word, op_of, step_of, word_of
 from kernelweld.ir.word import Word
 
 __all__ = [
+    "E2M1",
+    "E4M3",
     "E8M0",
     "WORDS",
     "CacheWrite",

@@ -24,12 +24,12 @@ def check_dtype(word: str, operand: str, x: torch.Tensor, wanted: Collection[tor
 
 def check_shape(word: str, operand: str, x: torch.Tensor, wanted: Sequence[object], what: str = "") -> None:
     """Raises BadOperand for a tensor that is known to have another shape than ``wanted``."""
-    if x.dim() != len(wanted) or any(map(_differ, x.shape, wanted)):
+    if x.dim() != len(wanted) or any(map(differ, x.shape, wanted)):
         shape = f"[{', '.join(map(str, wanted))}]"
         got = f"shape [{', '.join(map(str, x.shape))}]"
         raise BadOperand(word, operand, got, what or f"shape {shape}")
 
 
-def _differ(left: object, right: object) -> bool:
+def differ(left: object, right: object) -> bool:
     """Whether two sizes are numbers and not the same; a symbol may be any number."""
     return isinstance(left, int) and isinstance(right, int) and left != right

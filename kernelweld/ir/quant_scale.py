@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from kernelweld.ir.operands import FLOATS, check_dtype, check_shape
 from kernelweld.ir.word import Word
 
 EPS_PLACES = ("none", "amax", "scale")
-FORMATS = ("fp32", "ue8m0", "ue8m0_floor")
+FORMATS = ("fp32", "ue8m0", "ue8m0_floor", "e4m3")
+TENSOR_SCALES = ("multiply", "divide")
 
 
 @dataclass(frozen=True)
@@ -24,21 +26,24 @@ class QuantScale(Word):
         a = max(a, eps)                      if eps_place is "amax"
         s = a / limit                        a * (1 / limit), rounded once, if ``inverse_limit``
         s = max(s, eps)                      if eps_place is "scale"
+        s = s * tensor_scale                 or s / tensor_scale, if there is one, by ``apply``
         s = 2 ** ceil(log2(s))               if format is "ue8m0": the next power of two, exactly
         s = 2 ** floor(log2(s))              if format is "ue8m0_floor": the one before
-        s = min(max(s, low), high)           if ``high`` is not 0: two powers of two
+        s = min(max(s, low), high)           if ``high`` is not 0: two powers of two, or numbers of e4m3
+        s = e4m3(s)                          if format is "e4m3", in float32 again
 
-    ``limit`` is the largest code: 448 for e4m3, 127 for int8; MX formats divide by a power of two, or not at
-    all (1), and round down.
+    ``limit`` is the largest code: 448 for e4m3, 127 for int8, 6 for e2m1; MX formats divide by a power of
+    two, or not at all (1), and round down.
 
-    Shapes: ``x [..., N]``, ``upper`` one element, out ``[..., 1]`` in float32, ``[...]`` without ``keepdim``.
-    Rounding: none but float32's.
+    Shapes: ``x [..., N]``, ``upper`` and ``tensor_scale`` one element, out ``[..., 1]`` in float32, ``[...]``
+    without ``keepdim``.
+    Rounding: none but float32's, and that to e4m3.
     Source: the per-token and per-group quantization of vLLM and DeepSeek-V3; OCP Microscaling Formats (MX)
-    Specification 1.0, section 6.3.
+    Specification 1.0, section 6.3; NVFP4 of vLLM and FlashInfer.
     """
 
     kind = "quant_scale"
-    operands = ("x", "upper?")
+    operands = ("x", "upper?", "tensor_scale?")
 
     limit: float
     eps: float = 0.0
@@ -48,16 +53,20 @@ class QuantScale(Word):
     low: float = 0.0
     high: float = 0.0
     keepdim: bool = True
+    apply: str = "multiply"
 
     def check(self, *tensors: torch.Tensor | None) -> None:
-        x, upper = tensors
+        x, upper, whole = (*tensors, None)[:3]
         assert x is not None
         check_dtype(self.kind, "x", x, FLOATS)
-        if upper is not None and upper.shape != ():
-            check_shape(self.kind, "upper", upper, (1,), "one element")
+        for name, one in (("upper", upper), ("tensor_scale", whole)):
+            if one is not None and one.shape != ():
+                check_shape(self.kind, name, one, (1,), "one element")
+        if whole is not None:
+            check_dtype(self.kind, "tensor_scale", whole, (torch.float32,))
 
     def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
-        x, upper = tensors
+        x, upper, whole = (*tensors, None)[:3]
         assert x is not None
         amax = x.float().abs().amax(-1, keepdim=self.keepdim)
         if upper is not None:
@@ -67,6 +76,11 @@ class QuantScale(Word):
         scale = amax * inverse(self.limit) if self.inverse_limit else amax / torch.full_like(amax, self.limit)
         if self.eps_place == "scale":
             scale = scale.clamp_min(self.eps)
+        if whole is not None:
+            whole = whole.reshape(())
+            scale = scale * whole if self.apply == "multiply" else scale / whole
+        if self.format == "e4m3":
+            return scale.clamp(self.low, self.high).to(torch.float8_e4m3fn).float()
         return scale if self.format == "fp32" else self._power(scale)
 
     def _power(self, scale: torch.Tensor) -> torch.Tensor:
@@ -77,8 +91,8 @@ class QuantScale(Word):
 
 
 def inverse(limit: float) -> float:
-    """``1 / limit`` in float32."""
-    return float(torch.tensor(1.0) / limit)
+    """``1 / limit`` in float32: no tensor, which tracing would put into a graph."""
+    return float(np.float32(1.0) / np.float32(limit))
 
 
 def next_power_of_two(scale: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,8 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.ir.cache_write import CacheWrite
+from kernelweld.ir.e2m1 import E2M1
+from kernelweld.ir.e4m3 import E4M3
 from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
@@ -36,6 +38,8 @@ WORDS: tuple[type[Word], ...] = (
     QuantScale,
     Quant,
     E8M0,
+    E4M3,
+    E2M1,
     CacheWrite,
 )
 
@@ -47,6 +51,7 @@ _LIBRARY = torch.library.Library("kernelweld", "DEF")
 def _implementation(cls: type[Word]) -> Callable[..., Tensors]:
     def run(*tensors: torch.Tensor | None, **static: object) -> Tensors:
         word = cls.from_static(static)  # type: ignore[arg-type]
+        tensors += (None,) * (len(cls.operands) - len(tensors))  # the dispatcher leaves out the last ones
         word.check(*tensors)
         return word.reference(*tensors)
 
@@ -111,5 +116,8 @@ def _row_reduce(node: fx.Node) -> RowReduce | None:
 
 
 def insert_word(graph: fx.Graph, word: Word, operands: Sequence[fx.Node | None]) -> fx.Node:
-    """A call of ``word`` at the graph's insertion point; the caller sets ``meta``."""
-    return graph.call_function(op_of(word), tuple(operands), dict(word.static()))
+    """A call of ``word`` at the graph's insertion point, without the last operands where they are not given;
+    the caller sets ``meta``.
+    """
+    absent = (None,) * (len(word.operands) - len(operands))
+    return graph.call_function(op_of(word), (*operands, *absent), dict(word.static()))

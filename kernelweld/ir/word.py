@@ -53,7 +53,7 @@ class Word(ABC):
     def schema(cls) -> str:
         """The torch.library schema: operands first, then the fields as keyword-only arguments."""
         operands = [
-            f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in cls.operands
+            f"Tensor? {name[:-1]}=None" if name.endswith("?") else f"Tensor {name}" for name in cls.operands
         ]
         types = get_type_hints(cls)
         fields = [f"{_SCHEMA_TYPES[types[f.name]]} {f.name}" for f in dataclasses.fields(cls)]

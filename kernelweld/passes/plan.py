@@ -15,6 +15,7 @@ from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
+from kernelweld.passes.copies import moved_scales
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
 from kernelweld.passes.tasks.axes import DomainMismatch
@@ -54,7 +55,7 @@ class PlanPass(Pass):
         packs = self._worthwhile(gm.graph, packs, refusals)
         welds = [Weld(weld_name(p), p) for p in packs]
         refusals |= {node: reason for chain, reason in refused.items() for node in chain.steps}
-        left_out = _left_out(gm.graph, welds, refusals)
+        left_out = (*_left_out(gm.graph, welds, refusals), *moved_scales(welds))
         context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
 

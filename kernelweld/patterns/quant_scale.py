@@ -11,7 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from kernelweld.ir.quant_scale import QuantScale, inverse
-from kernelweld.patterns.bounds import UPPER, lower_bound
+from kernelweld.patterns.bounds import LOWER, UPPER, bounds_of, lower_bound
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.exponent import Exponent
 from kernelweld.patterns.ops import (
@@ -37,8 +37,8 @@ from kernelweld.patterns.scalars import scalar, split_scalar
 #: What becomes of a logarithm.
 _WHOLE = {aten.ceil.default: "ue8m0", aten.floor.default: "ue8m0_floor"}
 
-#: Largest codes: e4m3, e4m3 of AMD, e5m2, int8.
-LIMITS = (448.0, 240.0, 57344.0, 127.0)
+#: Largest codes: e4m3, e4m3 of AMD, e5m2, int8, e2m1.
+LIMITS = (448.0, 240.0, 57344.0, 127.0, 6.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class QuantScalePattern(ReadingPattern):
         x = _magnitudes(anchor, cover)
         walk = _Walk(anchor, cover)
         walk.read()
-        return cover.match(walk.word, (x, walk.upper), walk.value)
+        return cover.match(walk.word, (x, walk.upper, walk.whole), walk.value)
 
 
 def _magnitudes(amax: fx.Node, cover: Cover) -> fx.Node:
@@ -79,6 +79,7 @@ class _Walk:
     def __init__(self, amax: fx.Node, cover: Cover) -> None:
         self.value, self._cover = amax, cover
         self.upper: fx.Node | None = None
+        self.whole: fx.Node | None = None
         self.word = QuantScale(1.0, keepdim=bool(argument(amax, 2, "keepdim", False)))
 
     def read(self) -> None:
@@ -96,6 +97,7 @@ class _Walk:
         if self.word.eps_place == "none":
             self._lower_bound("scale")
         self._power_of_two(amax)
+        self._number_of_e4m3(amax)
         if self.word.limit == 1.0 and self.word.format == "fp32":
             raise something_else(amax)
 
@@ -128,6 +130,8 @@ class _Walk:
         pair = operands(user) if user is not None else None
         if user is None or pair is None:
             return
+        if _single(other_operand(user, self.value)) is not None:
+            return
         split = split_scalar(user) if is_call(user, *MUL) else (pair[0], scalar(pair[1]))
         number = split[1] if split is not None and split[0] is self.value else None
         times = is_call(user, *MUL)
@@ -139,6 +143,29 @@ class _Walk:
         self.word = replace(self.word, limit=limit, inverse_limit=times)
         self._take(user)
 
+    def _number_of_e4m3(self, amax: fx.Node) -> None:
+        """The scale of the whole tensor, bounds, the cast to e4m3 and the one back.
+
+        Takes nothing if they do not end in those casts.
+        """
+        user = self._next(*DIV, *MUL)
+        whole = _single(other_operand(user, self.value)) if user is not None else None
+        if user is None or whole is None or (is_call(user, *DIV) and user.args[0] is not self.value):
+            user = whole = None
+        nodes = _to_e4m3_and_back(user or self.value)
+        if not nodes or self.word.format != "fp32":
+            return
+        bounds = bounds_of(nodes[0].args[0])  # type: ignore[arg-type]
+        low, high, word = bounds.low, bounds.high, self.word
+        if whole is None and word.eps_place == "scale":  # of two lower bounds the larger one decides
+            low = word.eps if low is None else max(low, word.eps)
+            word = replace(word, eps=0.0, eps_place="none")
+        if low is None or high is None or not -448.0 <= low < high <= 448.0:
+            raise Miss("the scale of %{} may be no number of e4m3", amax, amax, stage=NEARLY)
+        apply = "divide" if is_call(user, *DIV) else "multiply"
+        self.whole, self.word = whole, replace(word, format="e4m3", low=low, high=high, apply=apply)
+        self._take(user, *bounds.nodes, *nodes)
+
     def _power_of_two(self, amax: fx.Node) -> None:
         log = self._next(aten.log2.default)
         whole = only_user(log) if log is not None else None
@@ -148,6 +175,28 @@ class _Walk:
         exponent = Exponent.above(whole)
         self.word = exponent.bounding(replace(self.word, format=format), amax)
         self._take(log, whole, *exponent.nodes)
+
+
+def _to_e4m3_and_back(value: fx.Node) -> tuple[fx.Node, ...]:
+    """Both casts behind bounds of ``value``; none if there are no such casts."""
+    for _ in range(3):
+        user = only_user(value)
+        if user is None:
+            break
+        if is_call(user, CAST) and dtype_of(user) == torch.float8_e4m3fn:
+            back = only_user(user)
+            return (user, back) if is_call(back, CAST) and dtype_of(back) == torch.float32 else ()
+        if not is_call(user, aten.clamp.default, *LOWER, *UPPER):
+            break
+        value = user
+    return ()
+
+
+def _single(node: object) -> fx.Node | None:
+    """``node`` if it is a tensor of one element that no number is known of."""
+    if not isinstance(node, fx.Node) or scalar(node) is not None or shape_of(node) not in ((), (1,)):
+        return None
+    return node if dtype_of(node) == torch.float32 else None
 
 
 def _number(size: object) -> int:

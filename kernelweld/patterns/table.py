@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kernelweld.patterns.cache_write import CacheWritePattern
+from kernelweld.patterns.e2m1 import E2M1Pattern
+from kernelweld.patterns.e4m3 import E4M3Pattern
 from kernelweld.patterns.e8m0 import E8M0Pattern
 from kernelweld.patterns.gate_mul import GateMulPattern
 from kernelweld.patterns.l2_norm import L2NormPattern
@@ -32,6 +34,8 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             GateMulPattern,
             E8M0Pattern,
             QuantScalePattern,
+            E4M3Pattern,
+            E2M1Pattern,
             QuantPattern,
             CacheWritePattern,
             ResidualAddPattern,

@@ -103,6 +103,44 @@ def silu_and_mul_quant(result: Tensor, input: Tensor, scale: Tensor) -> None:
     static_scaled_fp8_quant(result, gated, scale)
 
 
+def scaled_fp4_quant(
+    output: Tensor, input: Tensor, output_scale: Tensor, input_scale: Tensor, is_sf_swizzled_layout: bool
+) -> None:
+    """With divisions in place of approximate reciprocals, as in the library's own reference."""
+    rows, width = input.shape
+    blocks = input.float().view(rows, width // 16, 16)
+    scale = input_scale * (blocks.abs().amax(-1, keepdim=True) * (1.0 / 6.0))
+    numbers = scale.clamp(-LIMIT, LIMIT).to(E4M3)
+    factor = _inverse(numbers.float() * _inverse(input_scale))
+    bounds = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    y = (blocks * factor).view(rows, width)
+    up, down = (torch.bucketize(y.abs(), bounds, right=right) for right in (True, False))
+    code = torch.where(up % 2 == 0, up, down) + 8 * torch.signbit(y)
+    output.copy_(code[:, ::2] + 16 * code[:, 1::2])
+    numbers = numbers.view(torch.uint8).view(rows, width // 16)
+    if is_sf_swizzled_layout:
+        m, k = torch.meshgrid(torch.arange(rows), torch.arange(width // 16), indexing="ij")
+        columns = (width // 16 + 3) // 4
+        place = (m // 128 * columns + k // 4) * 512 + m % 32 * 16 + m % 128 // 32 * 4 + k % 4
+        output_scale.view(torch.uint8).view(-1)[place] = numbers
+    else:
+        output_scale.view(torch.uint8).copy_(numbers)
+
+
+def scaled_fp4_quant_out(
+    input: Tensor, input_scale: Tensor, is_sf_swizzled_layout: bool, *, output: Tensor, output_scale: Tensor
+) -> None:
+    scaled_fp4_quant(output, input, output_scale, input_scale, is_sf_swizzled_layout)
+
+
+def silu_and_mul_nvfp4_quant(
+    result: Tensor, result_block_scale: Tensor, input: Tensor, input_global_scale: Tensor
+) -> None:
+    gate, up = input.float().chunk(2, -1)
+    gated = (gate / (1.0 + torch.exp(-gate)) * up).to(input.dtype)
+    scaled_fp4_quant(result, gated, result_block_scale, input_global_scale, True)
+
+
 def rotary_embedding(
     positions: Tensor,
     query: Tensor,
@@ -151,6 +189,10 @@ def _norm(h: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     return normed if weight is None else normed * weight.float()
 
 
+def _inverse(x: Tensor) -> Tensor:
+    return torch.where(x == 0, 0.0, 1.0 / x)
+
+
 def _codes(x: Tensor) -> Tensor:
     return x.clamp(-LIMIT, LIMIT).to(E4M3)
 
@@ -176,6 +218,12 @@ SCHEMAS = {
     "bool dummy_is_tma_aligned) -> ()": per_token_group_fp8_quant,
     "silu_and_mul(Tensor! result, Tensor input) -> ()": silu_and_mul,
     "silu_and_mul_quant(Tensor! result, Tensor input, Tensor scale) -> ()": silu_and_mul_quant,
+    "scaled_fp4_quant(Tensor! output, Tensor input, Tensor! output_scale, Tensor input_scale, "
+    "bool is_sf_swizzled_layout) -> ()": scaled_fp4_quant,
+    "scaled_fp4_quant.out(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout, *, "
+    "Tensor(a!) output, Tensor(b!) output_scale) -> ()": scaled_fp4_quant_out,
+    "silu_and_mul_nvfp4_quant(Tensor! result, Tensor! result_block_scale, Tensor input, "
+    "Tensor input_global_scale) -> ()": silu_and_mul_nvfp4_quant,
     "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, Tensor cos_sin_cache, "
     "bool is_neox, int rope_dim_offset=0, bool inverse=False) -> ()": rotary_embedding,
 }

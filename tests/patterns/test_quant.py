@@ -98,7 +98,7 @@ def test_an_upper_bound_is_an_operand(raised: Callable[..., Any]) -> None:
 
     result = raised(graph, X, torch.tensor([3.0]))
     assert result.words == [QuantScale(448.0), Quant(-448.0, 448.0)]
-    assert [a.name for a in result.calls[0].args] == ["x_1", "upper_1"]
+    assert [a.name for a in result.calls[0].all_input_nodes] == ["x_1", "upper_1"]
 
 
 STATIC = [

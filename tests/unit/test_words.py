@@ -10,6 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelweld.errors import BadOperand
 from kernelweld.ir import (
+    E2M1,
+    E4M3,
     E8M0,
     WORDS,
     CacheWrite,
@@ -269,6 +271,45 @@ def test_int8_codes_round_half_to_even_and_saturate() -> None:
     exact(codes, torch.tensor([[0, 2, 0, 2, 127, -128]], dtype=torch.int8))
 
 
+NVFP4 = QuantScale(6.0, inverse_limit=True, format="e4m3", low=-448.0, high=448.0)
+
+
+def test_nvfp4_is_the_public_formula() -> None:
+    """As vLLM's reference writes it in torch, and its numbers in a table."""
+    x, whole = torch.randn(3, 4, 16).to(bf16), torch.tensor([448.0 * 6.0 / 2.5])
+    scale = NVFP4.reference(x, None, whole)
+    amax = x.abs().amax(-1, keepdim=True).float()
+    exact(scale, (whole * (amax * (1.0 / 6.0))).clamp(-448, 448).to(torch.float8_e4m3fn).float())
+    exact(E4M3().reference(scale).float(), scale)
+    y = (x.float() * (1.0 / (scale * (1.0 / whole)))).clamp(-6.0, 6.0)
+    numbers = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    numbers = torch.cat([numbers, -numbers])
+    codes = E2M1().reference(x, scale, whole)
+    found = torch.stack([numbers[codes.long() & 15], numbers[codes.long() >> 4]], -1).flatten(-2)
+    nearest = (y[..., None] - numbers).abs().min(-1).values
+    exact((found - y).abs(), nearest)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "small"), [("signed", [8, 0, 8, 0]), ("negative", [8, 0, 0, 0]), ("plain", [0, 0, 0, 0])]
+)
+def test_e2m1_rounds_ties_to_even_codes_and_saturates(zeros: str, small: list[int]) -> None:
+    word, one = E2M1("divide", 4, zeros), torch.ones(1)
+    ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 1e9, -0.75, -9.0, float("nan"), float("-inf")]
+    codes = [0, 2, 2, 4, 4, 6, 6, 7, 10, 15, 7, 15]
+    for row, expected in ((ties[:4], codes[:4]), (ties[4:8], codes[4:8]), (ties[8:], codes[8:])):
+        found = word.reference(torch.tensor([row]), one)
+        exact(torch.stack([found & 15, found >> 4], -1).flatten(), torch.tensor(expected, dtype=torch.uint8))
+    found = word.reference(torch.tensor([[-0.1, 0.1, -0.0, 0.0]]), one)
+    exact(torch.stack([found & 15, found >> 4], -1).flatten(), torch.tensor(small, dtype=torch.uint8))
+
+
+def test_a_scale_of_zero_gives_zeros() -> None:
+    x, zero = torch.randn(2, 16).abs(), torch.zeros(2, 1)
+    for whole in (0.0, 3.0):
+        exact(E2M1().reference(x, zero, torch.tensor([whole])), torch.zeros(2, 8, dtype=torch.uint8))
+
+
 # --- operators ---
 
 # --- cache_write ---
@@ -344,6 +385,10 @@ EXAMPLES: list[tuple[Word, Shapes]] = [
         ((3, 2, 32), None),
     ),
     (E8M0(), ((3, 8),)),
+    (NVFP4, ((3, 2, 16), None, (1,))),
+    (E4M3(), ((3, 8),)),
+    (E2M1(), ((3, 64), (3, 4, 1), (1,))),
+    (E2M1("divide", 32, "plain"), ((3, 64), (6,), None)),
     (Quant(-128.0, 127.0, dtype=torch.int8), ((3, 64), (3, 1))),
     (Quant(-448.0, 448.0, number=0.3), ((3, 64), None)),
     (CacheWrite((0, 2), negative="nowhere"), ((5, 2, 4, 8), (3, 2, 8), (3,), None, None)),
@@ -367,6 +412,17 @@ CALLS: list[tuple[Word, tuple[torch.Tensor | None, ...], str]] = [
     (Quant(-448.0, 448.0), (torch.zeros(3, 64).int(), torch.ones(3, 1)), "does not take int32 as 'x'"),
     (Quant(-448.0, 448.0), (torch.zeros(3, 64), None), "does not take None as 'scale'"),
     (QuantScale(448.0), (torch.zeros(3, 64), torch.ones(2)), "shape [2] as 'upper'"),
+    (NVFP4, (torch.zeros(3, 16), None, torch.ones(3)), "shape [3] as 'tensor_scale'"),
+    (NVFP4, (torch.zeros(3, 16), None, torch.ones(1).to(bf16)), "does not take bfloat16 as 'tensor_scale'"),
+    (E4M3(), (torch.zeros(3, 1).to(bf16),), "does not take bfloat16 as 'scale'"),
+    (E2M1(), (torch.zeros(3, 40), torch.ones(3, 2), torch.ones(1)), "shape [3, 40] as 'x'"),
+    (E2M1("divide", 5), (torch.zeros(3, 10), torch.ones(3, 2)), "shape [3, 10] as 'x'"),
+    (E2M1(), (torch.zeros(3, 32).int(), torch.ones(3, 2), torch.ones(1)), "does not take int32 as 'x'"),
+    (E2M1(), (torch.zeros(3, 32), torch.ones(3, 3), torch.ones(1)), "shape [3, 3] as 'scale'"),
+    (E2M1(), (torch.zeros(3, 32), torch.ones(3, 2).half(), torch.ones(1)), "float16 as 'scale'"),
+    (E2M1(), (torch.zeros(3, 32), torch.ones(3, 2), None), "does not take None as 'tensor_scale'"),
+    (E2M1("divide"), (torch.zeros(3, 32), torch.ones(3, 2), torch.ones(1)), "a tensor as 'tensor_scale'"),
+    (E2M1(), (torch.zeros(3, 32), torch.ones(3, 2), torch.ones(2)), "shape [2] as 'tensor_scale'"),
     (
         CacheWrite((0,)),
         (torch.zeros(9, 8), torch.zeros(3, 8).half(), torch.arange(3), None, None),

@@ -44,7 +44,7 @@ _WHOLE = "{0} + 12582912.0 - 12582912.0"
 def emit_quant_scale(scope: Scope, step: Apply) -> None:
     """s = max(min(amax(|x|), upper), eps) / limit, then the next power of two."""
     word, out = cast(QuantScale, step.word), step.outs[0]
-    x, upper = step.ins
+    x, upper, whole = (*step.ins, None)[:3]
     if x is None:
         raise Refused("quant_scale needs its operand `x`")
     tiles = [scope.tile(x, piece) for piece in scope.pieces(x)]
@@ -60,7 +60,20 @@ def emit_quant_scale(scope: Scope, step: Apply) -> None:
     else:
         scale = combine(f"tl.div_rn({{}}, {literal(word.limit)})", amax)
     scale = _bounded(scale, word, "scale")
-    scope.define(out, WHOLE, scale if word.format == "fp32" else _power(scope, out, word, scale))
+    if whole is not None:
+        template = "{} * {}" if word.apply == "multiply" else "tl.div_rn({}, {})"
+        scale = combine(template, scale, scope.tile(whole, WHOLE))
+    scope.define(out, WHOLE, _formatted(scope, out, word, scale))
+
+
+def _formatted(scope: Scope, out: Value, word: QuantScale, scale: Tile) -> Tile:
+    """The scale as its format has it, in float32."""
+    if word.format == "fp32":
+        return scale
+    if word.format == "e4m3":
+        bounded = _AT_MOST.format(_AT_LEAST.format(scale.text, literal(word.low)), literal(word.high))
+        return replace(scale, text=f"{bounded}.to(tl.float8e4nv).to(tl.float32)")
+    return _power(scope, out, word, scale)
 
 
 def _power(scope: Scope, out: Value, word: QuantScale, scale: Tile) -> Tile:
@@ -81,6 +94,15 @@ def emit_e8m0(scope: Scope, step: Apply) -> None:
         raise Refused("e8m0 needs its operand `scale`")
     for piece in scope.pieces(out):
         scope.define(out, piece, combine("({}.to(tl.int32, bitcast=True) >> 23)", scope.tile(scale, piece)))
+
+
+def emit_e4m3(scope: Scope, step: Apply) -> None:
+    """The scale itself: its store converts it, without rounding."""
+    (scale,), (out,) = step.ins, step.outs
+    if scale is None:
+        raise Refused("e4m3 needs its operand `scale`")
+    for piece in scope.pieces(out):
+        scope.bind(out, piece, scope.tile(scale, piece))
 
 
 def _bounded(tile: Tile, word: QuantScale, place: str) -> Tile:
@@ -121,7 +143,9 @@ def _ordinary_scale(scope: Scope, x: Value, scale: Value | None) -> QuantScale |
     """
     for step in scope.frame.task.steps:
         if isinstance(step, Apply) and scale in step.outs and isinstance(step.word, QuantScale):
-            return step.word if step.ins == (x, None) and _is_ordinary(step.word) else None
+            return (
+                step.word if step.ins[0] == x and not any(step.ins[1:]) and _is_ordinary(step.word) else None
+            )
     return None
 
 
@@ -189,4 +213,5 @@ def _inverse(x: Value, own: QuantScale, scale: Tile, finite: Tile) -> Tile:
 
 QUANT_SCALE = Emitter(same_positions, emit_quant_scale)
 E8M0_BYTE = Emitter(same_positions, emit_e8m0)
+E4M3_NUMBER = Emitter(same_positions, emit_e4m3)
 QUANT = Emitter(same_positions, emit_quant)

@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from kernelweld.codegen.emitters.contract import Emitter, no_alignment
+from kernelweld.codegen.emitters.e2m1 import E2M1_PAIRS
 from kernelweld.codegen.emitters.elementwise import ELEMENTWISE
 from kernelweld.codegen.emitters.gate import GATE_MUL, RESIDUAL_ADD
 from kernelweld.codegen.emitters.norms import L2_NORM, LAYER_NORM, RMS_NORM
-from kernelweld.codegen.emitters.quant import E8M0_BYTE, QUANT, QUANT_SCALE
+from kernelweld.codegen.emitters.quant import E4M3_NUMBER, E8M0_BYTE, QUANT, QUANT_SCALE
 from kernelweld.codegen.emitters.reduce import REDUCE
 from kernelweld.codegen.emitters.renaming import CONCAT, SLICE
 from kernelweld.codegen.emitters.rope import ROPE
@@ -18,6 +19,8 @@ from kernelweld.codegen.emitters.rope_table import ROPE_TABLE
 from kernelweld.codegen.memory import emit_load, emit_store
 from kernelweld.codegen.refusal import Refused
 from kernelweld.codegen.task import Apply, Concat, Elementwise, Load, Reduce, Slice, Store, TaskStep
+from kernelweld.ir.e2m1 import E2M1
+from kernelweld.ir.e4m3 import E4M3
 from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
@@ -43,6 +46,8 @@ WORD_EMITTERS: Mapping[type[Word], Emitter[Apply]] = MappingProxyType(
         QuantScale: QUANT_SCALE,
         Quant: QUANT,
         E8M0: E8M0_BYTE,
+        E4M3: E4M3_NUMBER,
+        E2M1: E2M1_PAIRS,
     }
 )
 

@@ -10,7 +10,20 @@ from torch.fx.node import Argument
 from kernelweld.passes.canonicalize.edit import put_before
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.patterns.dims import same_shape, same_size
-from kernelweld.patterns.ops import ADD, CAST, DIV, FLOATS, MUL, SUB, dtype_of, is_call, operands, value_of
+from kernelweld.patterns.ops import (
+    ADD,
+    CAST,
+    DIV,
+    FLOATS,
+    MUL,
+    SUB,
+    argument,
+    aten,
+    dtype_of,
+    is_call,
+    operands,
+    value_of,
+)
 
 #: The overload with a tensor operand of each overload with a number.
 _TENSOR_OVERLOAD = {one[1]: one[0] for one in (ADD, SUB, MUL, DIV)}
@@ -51,6 +64,17 @@ def identity(node: fx.Node, storage: Storage) -> fx.Node | None:
     if is_call(node, ADD[0]) and (val is None or val.dtype.is_floating_point or val.dtype.is_complex):
         return None
     return source if _same_tensor(node, source) and storage.may_alias(node, source) else None
+
+
+def largest(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """``max(x, dim)[0]`` without the places of the largest becomes ``amax(x, [dim])``."""
+    found, index = node.args
+    if not isinstance(found, fx.Node) or found.target is not aten.max.dim or index != 0:
+        return None
+    if any(user is not node and user.users for user in found.users):
+        return None
+    source, dim = found.args[:2]
+    return put_before(node, aten.amax.default, (source, [dim], bool(argument(found, 2, "keepdim", False))))
 
 
 def idle_copy(node: fx.Node, storage: Storage) -> fx.Node | None:

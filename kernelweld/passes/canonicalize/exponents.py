@@ -8,12 +8,29 @@ from torch._ops import OpOverload
 from torch.fx.node import Argument
 
 from kernelweld.passes.canonicalize.storage import Storage
-from kernelweld.patterns.bounds import bounds_of
+from kernelweld.patterns.bounds import LOWER, UPPER, bounds_of
+from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.exponent import is_power_of_two
-from kernelweld.patterns.ops import ADD, CAST, SUB, aten, dtype_of, is_call, operands
+from kernelweld.patterns.ops import (
+    ADD,
+    CAST,
+    DIV,
+    MUL,
+    RESHAPE,
+    SQUEEZE,
+    SUB,
+    UNSQUEEZE,
+    aten,
+    dtype_of,
+    is_call,
+    operands,
+    shape_of,
+)
 from kernelweld.patterns.scalars import scalar
 
 _BIAS = 127.0
+#: How many steps a scale may be from the magnitude.
+_REACH = 8
 
 
 def byte_of_power(node: fx.Node, storage: Storage) -> fx.Node | None:
@@ -31,6 +48,45 @@ def byte_of_power(node: fx.Node, storage: Storage) -> fx.Node | None:
     byte = _put_after(shifted, CAST, (shifted, torch.uint8))
     byte.meta = dict(node.meta)
     return byte
+
+
+def byte_of_scale(node: fx.Node, storage: Storage) -> fx.Node | None:
+    """A scale as e4m3, which is read in float32 too, becomes the byte of what is read there."""
+    source = node.args[0]
+    if dtype_of(node) != torch.float8_e4m3fn or not isinstance(source, fx.Node) or len(node.users) < 2:
+        return None
+    bounds = bounds_of(source)
+    if bounds.low is None or bounds.high is None or not -448 <= bounds.low < bounds.high <= 448:
+        return None
+    if not _is_of_the_largest(bounds.value):
+        return None
+    backs = [u for u in node.users if is_call(u, CAST) and dtype_of(u) == torch.float32]
+    if not backs:
+        return None
+    others = [user for user in node.users if user not in backs]
+    scale = _put_after(node, CAST, (node, torch.float32))
+    byte = _put_after(scale, CAST, (scale, torch.float8_e4m3fn))
+    for back in backs:
+        back.replace_all_uses_with(scale)
+        back.graph.erase_node(back)
+    for user in others:
+        user.replace_input_with(node, byte)
+    return node
+
+
+def _is_of_the_largest(node: Argument) -> bool:
+    """Whether ``node`` is the largest magnitude of a row, in other units."""
+    for _ in range(_REACH):
+        if not isinstance(node, fx.Node) or is_call(node, aten.amax.default):
+            break
+        if is_call(node, *MUL, *DIV):
+            whole = shape_of(node)
+            node = next((o for o in node.all_input_nodes if same_shape(shape_of(o), whole)), None)
+        elif is_call(node, CAST, *RESHAPE, *SQUEEZE, UNSQUEEZE, *LOWER, *UPPER, aten.clamp.default):
+            node = node.args[0]
+        else:
+            break
+    return is_call(node, aten.amax.default)
 
 
 def _is_biased(node: fx.Node) -> bool:

@@ -34,7 +34,7 @@ Rewrite = Callable[[fx.Node, Storage], fx.Node | None]
 
 REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
     {
-        operator.getitem: (slices.split_part, slices.unbound),
+        operator.getitem: (slices.split_part, slices.unbound, arithmetic.largest),
         **{overload: (views.as_reshape,) for overload in RESHAPE[1:]},
         aten.alias.default: (views.idle_view,),
         aten.detach.default: (views.idle_view,),
@@ -65,7 +65,7 @@ REWRITES: Mapping[object, tuple[Rewrite, ...]] = MappingProxyType(
         aten.bmm.default: (outer.outer_product,),
         aten.mm.default: (outer.outer_product,),
         aten._to_copy.default: (arithmetic.plain_cast,),
-        CAST: (arithmetic.idle_copy, views.view_of_codes, exponents.byte_of_power),
+        CAST: (arithmetic.idle_copy, views.view_of_codes, exponents.byte_of_power, exponents.byte_of_scale),
         CLONE: (arithmetic.idle_copy,),
     }
 )

@@ -71,6 +71,15 @@ class Builder:
         """``x`` with a dimension of one."""
         return self._own(aten.unsqueeze.default, (x, dim))
 
+    def turned(self, x: fx.Node, order: Sequence[int]) -> fx.Node:
+        """``x`` with its dimensions in another order, copied."""
+        turned = self._own(aten.permute.default, (x, list(order)))
+        return self._own(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
+
+    def seen_as(self, x: fx.Node, dtype: torch.dtype) -> fx.Node:
+        """The bytes of ``x`` as ``dtype``."""
+        return x if dtype_of(x) == dtype else self._own(aten.view.dtype, (x, dtype))
+
     def cast(self, x: fx.Node, dtype: torch.dtype) -> fx.Node:
         """``x`` in ``dtype``."""
         return x if dtype_of(x) == dtype else self._own(CAST, (x, dtype))
@@ -120,14 +129,21 @@ class Builder:
         node.meta[ORIGIN] = Origin(graph, sum(v is not None for v in values), sources, 1)
         return node
 
-    def _own(self, target: OpOverload, args: tuple[Argument, ...]) -> fx.Node:
-        node = self._insert(target, args)
+    def _own(
+        self, target: OpOverload, args: tuple[Argument, ...], kwargs: dict[str, Argument] | None = None
+    ) -> fx.Node:
+        node = self._insert(target, args, kwargs)
         self.nodes.append(node)
         return node
 
-    def _insert(self, target: Callable[..., object], args: tuple[Argument, ...]) -> fx.Node:
+    def _insert(
+        self,
+        target: Callable[..., object],
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument] | None = None,
+    ) -> fx.Node:
         with self.call.node.graph.inserting_before(self.call.node):
-            node = self.call.node.graph.call_function(target, args)
+            node = self.call.node.graph.call_function(target, args, kwargs)
         self._place(node)
         node.meta["val"] = fake(node)
         return node

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 from torch import fx
 
 from kernelweld.ir import GateMul
@@ -17,20 +18,21 @@ from kernelweld.patterns.reading import Miss
 
 def silu_and_mul(call: Call, build: Builder) -> Sequence[fx.Node]:
     """``silu_and_mul(result!, input)``: the first half of a row gates the second."""
-    return [_gated(build, cast(fx.Node, call.values[1]))]
+    return [gated(build, cast(fx.Node, call.values[1]))]
 
 
 def silu_and_mul_quant(call: Call, build: Builder) -> Sequence[fx.Node]:
     """``silu_and_mul_quant(result!, input, scale)``."""
     out, x, scale = cast("tuple[fx.Node, fx.Node, fx.Node]", call.values)
-    return [codes_of(build, _gated(build, x), scale, out)]
+    return [codes_of(build, gated(build, x), scale, out)]
 
 
-def _gated(build: Builder, x: fx.Node) -> fx.Node:
+def gated(build: Builder, x: fx.Node, act_dtype: torch.dtype | None = None) -> fx.Node:
+    """The product; the activation is rounded to ``act_dtype``, that of ``x`` unless it is given."""
     width, dtype = shape_of(x)[-1], dtype_of(x)
     if dtype is None or dtype not in FLOATS:
         raise Miss("the input %{} is {}", x, x, dtype_name(dtype))
     if not isinstance(width, int):
         raise Miss("the width of %{} is a symbol", x, x)
     halves = build.part(x, 0, width // 2), build.part(x, width // 2, width)
-    return build.word(GateMul("silu", dtype, dtype), *halves)
+    return build.word(GateMul("silu", act_dtype or dtype, dtype), *halves)

@@ -85,7 +85,7 @@ def codes_of(
     """e4m3 codes of ``x``. With ``reciprocal`` the scale is one element, whose inverse is multiplied."""
     _check(x, out)
     if operation == "reciprocal":
-        _check_single(scale)
+        check_single(scale)
     return build.word(Quant(-_LIMIT, _LIMIT, operation), x, scale)
 
 
@@ -98,7 +98,8 @@ def _check(x: fx.Node, out: fx.Node) -> None:
         raise Miss("the codes %{} are not written row by row", out, out)
 
 
-def _check_single(scale: fx.Node) -> None:
+def check_single(scale: fx.Node) -> None:
+    """Checks that ``scale`` is one float32 number."""
     if any(not same_size(size, 1) for size in shape_of(scale)) or dtype_of(scale) != torch.float32:
         raise Miss("the scale %{} of shape {} is not one element", scale, scale, shape_text(shape_of(scale)))
 

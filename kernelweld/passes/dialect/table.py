@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import fx
 
-from kernelweld.passes.dialect import caches, gates, norms, quants, rotary
+from kernelweld.passes.dialect import caches, fp4, gates, norms, quants, rotary
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call
 
@@ -27,6 +27,9 @@ OPERATORS: Mapping[str, Expand] = MappingProxyType(
         "_C.per_token_group_fp8_quant": quants.per_token_group_fp8_quant,
         "_C.silu_and_mul": gates.silu_and_mul,
         "_C.silu_and_mul_quant": gates.silu_and_mul_quant,
+        "_C.scaled_fp4_quant": fp4.scaled_fp4_quant,
+        "_C.scaled_fp4_quant.out": fp4.scaled_fp4_quant_out,
+        "_C.silu_and_mul_nvfp4_quant": fp4.silu_and_mul_nvfp4_quant,
         "_C.rotary_embedding": rotary.rotary_embedding,
         "_C_cache_ops.reshape_and_cache_flash": caches.reshape_and_cache_flash,
     }

@@ -24,11 +24,11 @@ from kernelweld.codegen.task import (
 )
 from kernelweld.ir import CacheWrite, Pointwise, RowReduce, Word, step_of
 from kernelweld.ir.origin import sources_of
-from kernelweld.passes.tasks.axes import Axis, DomainMismatch
+from kernelweld.passes.tasks.axes import Axis, AxisSpace, DomainMismatch
 from kernelweld.passes.tasks.caches import Part, part_of, target_of
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
 from kernelweld.passes.tasks.held import Access, write_access
-from kernelweld.passes.tasks.landing import landing
+from kernelweld.passes.tasks.landing import jumps_of, landing
 from kernelweld.passes.tasks.layout import Layout, lay_out
 from kernelweld.passes.tasks.steps import operands_of
 from kernelweld.passes.tasks.views import expression, sizes_of
@@ -176,11 +176,10 @@ class _Assembly:
         return int(feature.size) if feature is not None else 1
 
     def _store(self, node: fx.Node) -> None:
-        place = landing(node, self.layout.steps)
-        held = self.layout.inner(place)
-        assert held is not None, "a landing is a view of a step"
+        place, space, dims = landing(self.layout, self.domain, node)
         name = self.arguments.write(place, _kind(node))
-        self.steps.append(Store(self.values[node], self._address(write_access(place, held.dims), name)))
+        operand = self._address(write_access(place, dims), name, space)
+        self.steps.append(Store(self.values[node], operand))
 
     def _scatter(self, node: fx.Node, word: CacheWrite) -> None:
         """Stores rows at places of a cache."""
@@ -200,16 +199,26 @@ class _Assembly:
         stored = replace(operand, dtype=part.dtype, argument=operand.dtype, indices=places_in)
         self.steps.append(Store(row, stored))
 
-    def _address(self, access: Access, name: str) -> Operand:
-        strides = access.stride_of(self.layout.space)
-        feature = self.domain.feature_of(self.layout.space, access.dims)
+    def _address(self, access: Access, name: str, space: AxisSpace | None = None) -> Operand:
+        """``access`` over the axes of the task; in ``space`` they may be split further."""
+        space = self.layout.space if space is None else space
+        strides = access.stride_of(space)
+        feature = self.domain.feature_of(space, access.dims)
 
         def stride(axis: Axis | None) -> sympy.Expr:
-            return strides.get(axis, sympy.Integer(0)) if axis is not None else sympy.Integer(0)
+            parts = () if axis is None else space.resolve((axis,))
+            return strides.get(parts[-1], sympy.Integer(0)) if parts else sympy.Integer(0)
 
         rows = tuple(stride(axis) for axis in self.domain.rows)
         dtype = access.node.meta["val"].dtype
-        return Operand(name, dtype, rows, stride(feature), stride(self.domain.heads), access.offset)
+        jumps = tuple(
+            jump
+            for dim, axis in (*enumerate(self.domain.rows), (None, self.domain.heads))
+            if axis is not None
+            for jump in jumps_of(dim, space.resolve((axis,)), strides)
+        )
+        heads = stride(self.domain.heads)
+        return Operand(name, dtype, rows, stride(feature), heads, access.offset, jumps=jumps)
 
     def _name(self, stem: str) -> str:
         self.names[stem] = self.names.get(stem, 0) + 1

@@ -11,7 +11,7 @@ from torch import fx
 
 from kernelweld.codegen.task import Value
 from kernelweld.ir import Pointwise, step_of
-from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch
+from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.layout import Layout
 from kernelweld.passes.tasks.steps import Need, is_concat
 
@@ -81,16 +81,16 @@ def _tile_axes(layout: Layout) -> tuple[dict[Axis, None], Axis | None]:
     for node in layout.slices:
         features.update(dict.fromkeys(layout.space.resolve(layout.held[node].dims[-1])))
     for node in layout.steps:
-        if layout.held[node].dims and _is_fresh_feature(layout, node):
-            features.update(dict.fromkeys(layout.space.resolve(layout.held[node].dims[-1])))
+        features.update(dict.fromkeys(layout.space.resolve(_fresh_features(layout, node))))
     if len(heads) > 1 or any(a in features for a in heads):
         raise DomainMismatch("reductions of the chain cover different dimensions")
     return features, next(iter(heads), None)
 
 
-def _is_fresh_feature(layout: Layout, node: fx.Node) -> bool:
-    dim = layout.held[node].dims[-1]
-    return any(axis.label == "feature" for axis in dim)
+def _fresh_features(layout: Layout, node: fx.Node) -> Dim:
+    """The axis of features that a step begins, if it does."""
+    dims = layout.held[node].dims
+    return tuple(axis for axis in dims[-1] if axis.label == "feature") if dims else ()
 
 
 def _tile_elementwise(layout: Layout) -> None:

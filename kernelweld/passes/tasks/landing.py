@@ -1,37 +1,78 @@
-"""Where a value of a weld is written: at once into the layout that a copy behind it would give it."""
+"""Where a value of a weld is written: at once into the layout that copies behind it would give it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
+import sympy
 import torch
 from torch import fx
 
+from kernelweld.codegen.task import Jump
+from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, product
+from kernelweld.passes.tasks.domain import Domain
+from kernelweld.passes.tasks.layout import Layout
+from kernelweld.passes.tasks.views import carry
+
 aten = torch.ops.aten
 
-#: Views that keep every axis whole, so that following them refines no axis of a task.
-_TURNS = frozenset(
+#: Views that a value may go through between its step and the copy.
+_VIEWS = frozenset(
     {
         aten.permute.default,
         aten.transpose.int,
         aten.unsqueeze.default,
         aten.squeeze.dim,
         aten.squeeze.dims,
+        aten.reshape.default,
+        aten.view.default,
+        aten._unsafe_view.default,
     }
 )
 
 
-def landing(node: fx.Node, steps: Collection[fx.Node]) -> fx.Node:
-    """The last copy that the only use of ``node`` besides ``steps`` comes to through views; else ``node``.
+def landing(layout: Layout, domain: Domain, node: fx.Node) -> tuple[fx.Node, AxisSpace, Dims]:
+    """The last copy that the only use of ``node`` besides the steps comes to through views, or ``node``
+    itself; and its dimensions, in a space of axes of its own: views may split those of rows and heads.
 
-    Column-major scales, or rotated heads made contiguous for an attention kernel, need no copy of their own.
+    Column-major scales, scales in tiles of 128 by 4, or rotated heads made contiguous for an attention
+    kernel, need no copy of their own.
     """
-    found, users = node, [user for user in node.users if user not in steps]
-    while len(users) == 1 and users[0].op == "call_function":
-        (user,) = users
-        if user.target is aten.clone.default:
-            found = user
-        elif user.target not in _TURNS:
+    space, dims = _copied(layout.space), layout.held[node].dims
+    found = node, _copied(space), dims
+    for view in way(node, layout.steps):
+        try:
+            dims = carry(space, view, dims)
+            if view.target is aten.clone.default:
+                _check_tile(domain, space)
+                found = view, _copied(space), dims
+        except DomainMismatch:
             break
-        users = list(user.users)
     return found
+
+
+def _copied(space: AxisSpace) -> AxisSpace:
+    return AxisSpace(dict(space.finer))
+
+
+def way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
+    """The views and copies that are the only uses, one after the other."""
+    users = [user for user in node.users if user not in steps]
+    while len(users) == 1 and (users[0].target in _VIEWS or users[0].target is aten.clone.default):
+        yield users[0]
+        users = list(users[0].users)
+
+
+def _check_tile(domain: Domain, space: AxisSpace) -> None:
+    """The elements of a tile follow each other at one stride."""
+    if any(len(space.resolve((axis,))) != 1 for axis in domain.features):
+        raise DomainMismatch("the last dimension of a tile is cut by a view")
+
+
+def jumps_of(dim: int | None, parts: Sequence[Axis], strides: Mapping[Axis, sympy.Expr]) -> Iterator[Jump]:
+    """What an address moves by beyond the stride of the last part, where an axis falls into ``parts``."""
+    for i, (outer, inner) in enumerate(pairwise(parts)):
+        step = sympy.expand(strides.get(outer, 0) - inner.size * strides.get(inner, 0))
+        if step != 0:
+            yield Jump(dim, product([part.size for part in parts[i + 1 :]]), step)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from kernelweld.ir import E8M0, CacheWrite, Quant, Rope, step_of
+from kernelweld.ir import E2M1, E4M3, E8M0, CacheWrite, Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
@@ -79,6 +79,8 @@ class Layout:
         step = step_of(node)
         if isinstance(step, CacheWrite):
             return self._write_dims(node, step)
+        if isinstance(step, E2M1):
+            return self._pair_dims(node, step)
         tensors = [o for o in operands_of(node) if isinstance(o, fx.Node)]
         whole = need_of(step) is not Need.NOTHING
         sizes = sizes_of(tensors[0]) if whole else sizes_of(node)
@@ -101,6 +103,21 @@ class Layout:
         for place in places:
             self._join(node, place, dims[step.place : step.place + rank])
         return dims
+
+    def _pair_dims(self, node: fx.Node, step: E2M1) -> Dims:
+        """Codes by two: the last dimension is one of blocks, whose elements are a tile's and become half as
+        many bytes.
+        """
+        x, scale, *whole = (o for o in operands_of(node) if isinstance(o, fx.Node))
+        *rows, width = sizes_of(x)
+        outer = tuple(self.space.fresh(size) for size in rows)
+        blocks, block = self.space.fresh(width / step.block), self.space.fresh(width * 0 + step.block)
+        self._join(node, x, (*outer, blocks + block))
+        self._join(node, scale, self.space.regroup((*outer, blocks), sizes_of(scale)))
+        for one in whole:
+            self._join(node, one, ((),) * len(sizes_of(one)))
+        self._demand(node, Need.SINGLE, block)
+        return (*outer, blocks + self.space.fresh(width * 0 + step.block // 2, "feature"))
 
     def _table_dims(self, table: fx.Node, dims: Dims) -> Dims:
         """A table of cosines or sines has the rows of the step, and a last dimension of its own."""
@@ -173,7 +190,7 @@ def check_dtypes(node: fx.Node) -> None:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise DomainMismatch("an operand is not a tensor")
-    if value.dtype not in DTYPES and not isinstance(step_of(node), (Quant, E8M0, CacheWrite)):
+    if value.dtype not in DTYPES and not isinstance(step_of(node), (Quant, E8M0, E4M3, E2M1, CacheWrite)):
         raise DomainMismatch(
             f"{str(value.dtype).removeprefix('torch.')} values are not computed in row tasks"
         )

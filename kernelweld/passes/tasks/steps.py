@@ -10,6 +10,8 @@ import torch
 from torch import fx
 
 from kernelweld.ir import (
+    E2M1,
+    E4M3,
     E8M0,
     CacheWrite,
     GateMul,
@@ -66,9 +68,9 @@ def is_step(node: fx.Node) -> bool:
 
 def need_of(step: Step | None) -> Need:
     """The need of a step; None stands for a concatenation."""
-    if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant, E8M0, CacheWrite)):
+    if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant, E8M0, E4M3, CacheWrite)):
         return Need.NOTHING
-    return Need.SINGLE if step is None or isinstance(step, Rope) else Need.WHOLE
+    return Need.SINGLE if step is None or isinstance(step, (Rope, E2M1)) else Need.WHOLE
 
 
 def operands_of(node: fx.Node) -> tuple[object, ...]:
