@@ -32,6 +32,7 @@ from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.peel import upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
 from kernelweld.patterns.scalars import split_scalar
+from kernelweld.patterns.unclamped import check_unclamped
 
 #: The range of codes of each dtype.
 RANGES: Mapping[torch.dtype, tuple[float, float]] = MappingProxyType(
@@ -41,7 +42,9 @@ RANGES: Mapping[torch.dtype, tuple[float, float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class QuantPattern(ReadingPattern):
-    """``clamp(x / scale, low, high)`` as fp8 e4m3 codes, or rounded to int8 codes."""
+    """``clamp(x / scale, low, high)`` as fp8 e4m3 codes, or rounded to int8 codes; without the clamp where
+    the scale keeps quotients within the codes.
+    """
 
     name: ClassVar[str] = "quant"
     kind: ClassVar[str] = "quant"
@@ -59,13 +62,17 @@ class QuantPattern(ReadingPattern):
         cover.take(anchor, *bounds.nodes)
         assert bounds.low is not None and bounds.high is not None
         word = Quant(bounds.low, bounds.high, operation, dtype)
+        if not bounds.nodes:
+            check_unclamped(anchor, word, x, scale)
         if isinstance(scale, fx.Node):
             return cover.match(word, (x, scale), anchor)
         return cover.match(replace(word, number=scale), (x, None), anchor)
 
 
 def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
-    """The bounds below the cast, with int8's rounding between them and the cast or not."""
+    """The bounds below the cast, with int8's rounding between them and the cast or not; without a clamp
+    those of the codes, from no nodes.
+    """
     value = anchor.args[0]
     assert isinstance(value, fx.Node)
     if is_call(value, aten.round.default) and isinstance(value.args[0], fx.Node):
@@ -73,6 +80,8 @@ def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
         value = value.args[0]
     bounds = bounds_of(value)
     low, high = RANGES[dtype]
+    if not bounds.nodes and (dtype.is_floating_point or cover.inner):
+        return replace(bounds, low=low, high=high)
     if bounds.low is None or bounds.high is None:
         raise something_else(anchor)
     if not (low <= bounds.low < bounds.high <= high):

@@ -154,6 +154,11 @@ def _token(x: Tensor) -> object:
     return _codes(x.float() / scale), scale
 
 
+def _unclamped(x: Tensor) -> object:
+    scale = _scale(x)
+    return (x.float() / scale).to(E4M3), scale
+
+
 def _bounded(x: Tensor, upper: Tensor) -> object:
     scale = (x.abs().amax(-1, keepdim=True).float().minimum(upper) / 448.0).clamp(min=1e-9)
     return _codes(x.float() * scale.reciprocal()), scale
@@ -195,6 +200,7 @@ QUANTS: Mapping[str, Stage] = MappingProxyType(
             lambda x, s: _codes(x.float() / s), ("quant",), lambda shape: (torch.tensor([0.02]),)
         ),
         "e4m3 token": Stage(_token, DYNAMIC),
+        "e4m3 token unclamped": Stage(_unclamped, DYNAMIC),
         "e4m3 token bounded": Stage(_bounded, DYNAMIC, _number(2.0)),
         "e4m3 group 64": Stage(_group(64), DYNAMIC),
         "e4m3 group 128": Stage(_group(128), DYNAMIC),
