@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
+from cases import Case, more_cases
 from graphs import E4M3, VERIFIED, bf16, close, graph_of, rand, same
 from torch import Tensor
 
-from kernelweld.ir import CacheWrite, GateMul, Quant, QuantScale, ResidualAdd, RMSNorm, Rope, RopeTable, Word
+from kernelweld.ir import CacheWrite, GateMul, Quant, QuantScale, ResidualAdd, RMSNorm, Rope, RopeTable
 from kernelweld.ir.verifier import check
 from kernelweld.passes.launches import predict
 from kernelweld.passes.raise_words import unraise
@@ -155,13 +155,6 @@ def cache_write(k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, s: 
     torch.ops._C_cache_ops.reshape_and_cache_flash(k, v, ks, vs, slots, "auto", s, s)
 
 
-@dataclass(frozen=True)
-class Case:
-    fn: Callable[..., object]
-    inputs: Sequence[Tensor]
-    words: Sequence[Word]
-
-
 def rotary_inputs(width: int = D, dtype: torch.dtype = bf16, heads: bool = False) -> list[Tensor]:
     q, k = rand(T, HEADS * D), rand(T, KV_HEADS * D)
     if heads:
@@ -233,7 +226,7 @@ def cases() -> dict[str, Case]:
     }
 
 
-CASES = cases()
+CASES = {**cases(), **more_cases()}
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES.keys())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import cast
 
 import torch
 from torch import SymInt, fx
@@ -18,11 +20,14 @@ from kernelweld.passes.dialect.call import Call
 from kernelweld.passes.symbols import SymbolNodes
 from kernelweld.passes.values import fake, fresh
 from kernelweld.patterns.dims import same_shape
-from kernelweld.patterns.ops import CAST, RESHAPE, SLICE, Size, aten, dtype_of, shape_of
+from kernelweld.patterns.ops import CAST, CLONE, RESHAPE, SLICE, Size, aten, dtype_of, shape_of
 from kernelweld.patterns.reading import Miss
 
 #: Where a new node stands in the user's source.
 _PLACE = ("stack_trace", "nn_module_stack")
+
+_NONE: Mapping[str, Argument] = MappingProxyType({})
+_CONTIGUOUS: Mapping[str, Argument] = MappingProxyType({"memory_format": torch.contiguous_format})
 
 #: The plain nodes that a word on given operands stands for, as a graph.
 Spelling = Callable[[Word, Sequence[torch.Tensor | None]], fx.Graph]
@@ -66,6 +71,19 @@ class Builder:
     def part(self, x: fx.Node, start: int, end: int) -> fx.Node:
         """``x[..., start:end]``."""
         return self._own(SLICE, (x, len(shape_of(x)) - 1, start, end))
+
+    def bits(self, x: fx.Node, dtype: torch.dtype | None) -> fx.Node:
+        """``x`` seen as ``dtype``."""
+        return x if dtype_of(x) == dtype else self._own(aten.view.dtype, (x, dtype))
+
+    def viewed(self, view: fx.Node, x: fx.Node) -> fx.Node:
+        """What ``view`` shows of its source, of ``x``."""
+        return self._own(cast(OpOverload, view.target), (x, *view.args[1:]))
+
+    def column_major(self, x: fx.Node) -> fx.Node:
+        """``x`` of two dimensions with its columns one after the other in memory."""
+        copy = self._own(CLONE, (self._own(aten.permute.default, (x, [1, 0])),), _CONTIGUOUS)
+        return self._own(aten.permute.default, (copy, [1, 0]))
 
     def unsqueezed(self, x: fx.Node, dim: int) -> fx.Node:
         """``x`` with a dimension of one."""
@@ -120,14 +138,21 @@ class Builder:
         node.meta[ORIGIN] = Origin(graph, sum(v is not None for v in values), sources, 1)
         return node
 
-    def _own(self, target: OpOverload, args: tuple[Argument, ...]) -> fx.Node:
-        node = self._insert(target, args)
+    def _own(
+        self, target: OpOverload, args: tuple[Argument, ...], kwargs: Mapping[str, Argument] = _NONE
+    ) -> fx.Node:
+        node = self._insert(target, args, kwargs)
         self.nodes.append(node)
         return node
 
-    def _insert(self, target: Callable[..., object], args: tuple[Argument, ...]) -> fx.Node:
+    def _insert(
+        self,
+        target: Callable[..., object],
+        args: tuple[Argument, ...],
+        kwargs: Mapping[str, Argument] = _NONE,
+    ) -> fx.Node:
         with self.call.node.graph.inserting_before(self.call.node):
-            node = self.call.node.graph.call_function(target, args)
+            node = self.call.node.graph.call_function(target, args, dict(kwargs))
         self._place(node)
         node.meta["val"] = fake(node)
         return node

@@ -13,6 +13,7 @@ from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call, read_call
+from kernelweld.passes.dialect.parts import with_parts
 from kernelweld.passes.dialect.spelling import Spellings
 from kernelweld.passes.dialect.table import OPERATORS
 from kernelweld.passes.symbols import SymbolNodes
@@ -72,6 +73,7 @@ class _Work:
         Raises:
             Miss: words do not say what it computes. The graph is as before.
         """
+        call = with_parts(call)
         build = Builder(call, self.symbols, self.spelling, self.shared)
         try:
             made = OPERATORS[call.name](call, build)
@@ -87,19 +89,18 @@ class _Work:
         for old, new in pairs:
             old.replace_all_uses_with(new)
         refresh([(new, old.meta["val"]) for old, new in pairs])
-        for node in [*call.node.users, call.node]:
+        for node in reversed(call.own()):
             self.graph.erase_node(node)
-        for buffer in call.buffers():
-            if not buffer.users:
-                self.graph.erase_node(buffer)
+        views = [view for part in call.parts.values() for view in part.views]
+        for node in dict.fromkeys([*views, *call.buffers()]):
+            if not node.users:
+                self.graph.erase_node(node)
 
 
 def _pairs(call: Call, made: Sequence[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
     """The results that others read, with what takes their place."""
-    present = [
-        result for result, given in zip(call.results, call.written(), strict=True) if given is not None
-    ]
-    pairs = [(old, new) for old, new in zip(present, made, strict=True) if old is not None]
+    values = {call.target(given): new for given, new in zip(call.written(), made, strict=True)}
+    pairs = [(old, values[target]) for target, old in call.results.items()]
     for old, new in pairs:
         if not same_shape(shape_of(old), shape_of(new)):
             raise Miss("the result %{} has another shape than the operator gives", old, old)
