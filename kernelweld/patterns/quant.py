@@ -17,6 +17,7 @@ from kernelweld.patterns.bounds import Bounds, bounds_of
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_shape, same_size
 from kernelweld.patterns.ops import (
+    ADD,
     CAST,
     DIV,
     FLOATS,
@@ -57,7 +58,8 @@ class QuantPattern(ReadingPattern):
         cover = Cover()
         bounds = _clamped(anchor, dtype, cover)
         below = _below_rounding(bounds.value)
-        x, scale, operation = _scaled(below or bounds.value, anchor, cover)
+        scaled = bounds.value if below is None else _without_zero(below, cover)
+        x, scale, operation = _scaled(scaled, anchor, cover)
         _check_rounding(bounds.value, below, dtype, cover)
         cover.take(anchor, *bounds.nodes)
         assert bounds.low is not None and bounds.high is not None
@@ -79,6 +81,8 @@ def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
         cover.take(value)
         value = value.args[0]
     bounds = bounds_of(value)
+    if not dtype.is_floating_point:
+        bounds = replace(bounds, value=_without_zero(bounds.value, cover))
     low, high = RANGES[dtype]
     if not bounds.nodes and (dtype.is_floating_point or cover.inner):
         return replace(bounds, low=low, high=high)
@@ -89,6 +93,17 @@ def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
         name = dtype_name(dtype)
         raise Miss(template, bounds.nodes[0], bounds.nodes[0], bounds.low, bounds.high, name, stage=NEARLY)
     return bounds
+
+
+def _without_zero(value: fx.Node, cover: Cover) -> fx.Node:
+    """The value below the addition of a zero point of zero, before or behind the rounding; a sign of zero
+    has no code.
+    """
+    split = split_scalar(value) if is_call(value, *ADD) else None
+    if split is None or split[1] != 0.0:
+        return value
+    cover.take(value)
+    return split[0]
 
 
 def _below_rounding(value: fx.Node) -> fx.Node | None:

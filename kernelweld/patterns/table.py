@@ -12,6 +12,7 @@ from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
 from kernelweld.patterns.pattern import Pattern
 from kernelweld.patterns.quant import QuantPattern
+from kernelweld.patterns.quant_operators import QuantOperatorPattern
 from kernelweld.patterns.quant_scale import QuantScalePattern
 from kernelweld.patterns.residual_add import ResidualAddPattern
 from kernelweld.patterns.rms_norm import RMSNormPattern
@@ -33,6 +34,7 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             E8M0Pattern,
             QuantScalePattern,
             QuantPattern,
+            QuantOperatorPattern,
             CacheWritePattern,
             ResidualAddPattern,
         )
