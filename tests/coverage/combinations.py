@@ -263,6 +263,11 @@ def _codes_and_scales(cache: Tensor, codes: Tensor, scales: Tensor, slots: Tenso
     _by_block(cache[..., width : width + length].view(torch.float32), scales, slots)
 
 
+def _joined(cache: Tensor, codes: Tensor, scales: Tensor, slots: Tensor) -> None:
+    row = torch.cat([codes.view(torch.uint8), scales.view(torch.uint8)], -1)
+    _by_block(cache[..., : row.shape[-1]], row, slots)
+
+
 def _wide(rows: tuple[int, ...]) -> tuple[int, ...]:
     """Rows with room behind them; twice as wide at least."""
     return (*_paged(rows)[:-1], 2 * rows[-1] + 64)
@@ -287,8 +292,13 @@ CACHES: Mapping[str, Cache] = MappingProxyType(
     }
 )
 
-#: The cache of codes with their scales behind them.
-SCALED = Cache(_wide, _codes_and_scales, bytes=True)
+#: Caches of codes with their scales behind them, written apart or as one row.
+SCALED: Mapping[str, Cache] = MappingProxyType(
+    {
+        "scaled": Cache(_wide, _codes_and_scales, bytes=True),
+        "joined": Cache(_wide, _joined, bytes=True),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -318,7 +328,7 @@ class Chain:
     @property
     def words(self) -> list[str]:
         words = [word for stage in self.stages for word in stage.words]
-        return [*words, *["cache_write"] * (2 if self.cache == "scaled" else 1)] if self.cache else words
+        return [*words, *["cache_write"] * (2 if self.cache in SCALED else 1)] if self.cache else words
 
     def inputs(self) -> Inputs:
         torch.manual_seed(0)
@@ -336,7 +346,7 @@ class Chain:
     def layout(self) -> Cache:
         """The cache that it ends in."""
         assert self.cache is not None
-        return SCALED if self.cache == "scaled" else CACHES[self.cache]
+        return SCALED.get(self.cache) or CACHES[self.cache]
 
     def __call__(self, x: Tensor, *extras: Tensor) -> object:
         given = iter(extras)
@@ -373,6 +383,7 @@ def cached(norm: str) -> Iterator[Chain]:
             for rope in ROPES:
                 yield Chain(norm, rope, quant, (3, 2, WIDTH), cache=cache)
     for quant in ("e4m3 token", "e4m3 group 128", "e4m3 group 128 ue8m0"):
-        yield Chain(norm, "no rope", quant, (3, 384), cache="scaled")
-        for rope in ROPES:
-            yield Chain(norm, rope, quant, (3, 2, WIDTH), cache="scaled")
+        for cache in SCALED:
+            yield Chain(norm, "no rope", quant, (3, 384), cache=cache)
+            for rope in ROPES:
+                yield Chain(norm, rope, quant, (3, 2, WIDTH), cache=cache)

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import SymInt, fx
@@ -16,7 +16,6 @@ from torch.fx.node import Argument
 from kernelweld.ir import Word, insert_word
 from kernelweld.ir.expansion import EXPANSION, Expansion, Member, Path
 from kernelweld.ir.origin import ORIGIN, Origin, output_of, source_lines
-from kernelweld.passes.dialect.call import Call
 from kernelweld.passes.symbols import SymbolNodes
 from kernelweld.passes.values import fake, fresh
 from kernelweld.patterns.dims import same_shape
@@ -29,6 +28,25 @@ _PLACE = ("stack_trace", "nn_module_stack")
 _NONE: Mapping[str, Argument] = MappingProxyType({})
 _CONTIGUOUS: Mapping[str, Argument] = MappingProxyType({"memory_format": torch.contiguous_format})
 
+
+class Origins(Protocol):
+    """What words take the place of: an operator's call, or several nodes that stand or fall together."""
+
+    @property
+    def name(self) -> str:
+        """What reasons call it."""
+
+    @property
+    def node(self) -> fx.Node:
+        """The node that the words stand before."""
+
+    def operands(self) -> tuple[fx.Node, ...]:
+        """What it reads."""
+
+    def origin(self) -> Origin:
+        """Its nodes, from the operands to what others read."""
+
+
 #: The plain nodes that a word on given operands stands for, as a graph.
 Spelling = Callable[[Word, Sequence[torch.Tensor | None]], fx.Graph]
 
@@ -39,7 +57,7 @@ class Builder:
     several calls read, belong to none.
     """
 
-    call: Call
+    call: Origins
     symbols: SymbolNodes
     spelling: Spelling
     shared: dict[object, tuple[fx.Node, ...]] = field(default_factory=dict)

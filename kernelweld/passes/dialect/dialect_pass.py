@@ -13,6 +13,7 @@ from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call, read_call
+from kernelweld.passes.dialect.joined import JoinedWrite, expand_joined, read_joined
 from kernelweld.passes.dialect.parts import with_parts
 from kernelweld.passes.dialect.spelling import Spellings
 from kernelweld.passes.dialect.table import OPERATORS
@@ -36,6 +37,8 @@ class DialectPass(Pass):
     all words end up in welds is put back as it was. Operators stand by name in ``table``; what they do not
     say of a call (packed scales, say) leaves it alone and becomes a near miss.
 
+    The write of a row joined of bytes of several dtypes is taken apart in the same way.
+
     Not handled: ``auto_functionalized_v2``, which vLLM switches off.
     """
 
@@ -51,6 +54,8 @@ class DialectPass(Pass):
             except Miss as miss:
                 where = source_line(call.node.meta)
                 context.near_misses.append(NearMiss(call.node.name, call.name, where, miss.no_match.reason))
+        for write in filter(None, map(read_joined, list(gm.graph.nodes))):
+            work.split(write)
         return PassResult(work.count > 0, work.count)
 
 
@@ -83,6 +88,23 @@ class _Work:
             build.discard()
             raise
         self._replace(call, pairs)
+        self.count += 1
+
+    def split(self, write: JoinedWrite) -> None:
+        """Replaces the write of a joined row by writes of its pieces, if words can be put back for it."""
+        build = Builder(write, self.symbols, self.spelling, self.shared)
+        try:
+            last = expand_joined(write, build)
+            build.finish([last])
+        except Miss:
+            build.discard()
+            return
+        known = write.node.meta["val"]
+        write.node.replace_all_uses_with(last)
+        refresh([(last, known)])
+        for node in reversed(write.nodes()):
+            if not node.users:
+                self.graph.erase_node(node)
         self.count += 1
 
     def _replace(self, call: Call, pairs: Sequence[tuple[fx.Node, fx.Node]]) -> None:
