@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import SymInt, fx
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._ops import OpOverload
 
 from kernelweld.ir.origin import Origin, record_origin
@@ -37,7 +37,7 @@ class Call:
     @property
     def name(self) -> str:
         """``_C.rms_norm``."""
-        return str(self.operator.name()).replace("::", ".")
+        return _name(self.operator)
 
     def takes_none(self, name: str) -> bool:
         """Whether the schema allows None for the argument ``name``."""
@@ -51,7 +51,7 @@ class Call:
     def written(self) -> tuple[fx.Node, ...]:
         """The arguments that the operator writes to, in the order of the schema; absent ones left out."""
         pairs = zip(self.operator._schema.arguments, self.values, strict=True)
-        return tuple(value for a, value in pairs if _is_written(a) and isinstance(value, fx.Node))
+        return tuple(value for a, value in pairs if is_written(a) and isinstance(value, fx.Node))
 
     def target(self, argument: fx.Node) -> fx.Node:
         """What is written where ``argument`` is."""
@@ -66,6 +66,11 @@ class Call:
         """What the call reads, without the buffers that were made for its results."""
         return tuple(dict.fromkeys(self.target(n) for n in _tensors(self.values) if _buffer(n) is None))
 
+    def views(self) -> tuple[fx.Node, ...]:
+        """The views of caches that the call is given."""
+        given = (part for part in self.parts.values() if self.node in part.views[0].users)
+        return tuple(view for part in given for view in part.views)
+
     def own(self) -> tuple[fx.Node, ...]:
         """The call, its results, and what leads from them to the targets that others read."""
         behind = [*self.results.values(), *(back for part in self.parts.values() for back in part.backs)]
@@ -78,9 +83,8 @@ class Call:
             Miss: a buffer has a size that no operand has.
         """
         operands, read = self.operands(), list(self.results.values())
-        views = [view for part in self.parts.values() for view in part.views]
         own = [node for node in self.own() if node.users]
-        nodes = sorted({*self.buffers(), *views, *own})
+        nodes = sorted({*self.buffers(), *self.views(), *own})
         given = {n for node in nodes for n in node.all_input_nodes} - {*nodes, *operands}
         found = [(size, self._dimension(size, operands)) for size in sorted(given)]
         return record_origin(nodes, operands, read, [(size, *where) for size, where in found])
@@ -92,6 +96,17 @@ class Call:
         return found
 
 
+def called_name(node: fx.Node) -> str:
+    """The operator that a functional call calls, ``_C.rms_norm``; empty for any other node."""
+    functional = node.op == "call_function" and node.target in (auto_functionalized, auto_functionalized_v2)
+    called = node.args[0] if functional else None
+    return _name(called) if isinstance(called, OpOverload) else ""
+
+
+def _name(called: OpOverload) -> str:
+    return str(called.name()).replace("::", ".")
+
+
 def read_call(node: fx.Node) -> Call | None:
     """The call that ``node`` is, or None."""
     if node.op != "call_function" or node.target is not auto_functionalized:
@@ -101,12 +116,13 @@ def read_call(node: fx.Node) -> Call | None:
         return None
     arguments = called._schema.arguments
     values = tuple(node.kwargs.get(a.name, a.default_value) for a in arguments)
-    written = [value for a, value in zip(arguments, values, strict=True) if _is_written(a)]
+    written = [value for a, value in zip(arguments, values, strict=True) if is_written(a)]
     found = {arg: _result(node, i) for i, arg in enumerate(written, 1) if isinstance(arg, fx.Node)}
     return Call(node, called, values, {arg: result for arg, result in found.items() if result is not None})
 
 
-def _is_written(argument: torch.Argument) -> bool:
+def is_written(argument: torch.Argument) -> bool:
+    """Whether an operator writes to ``argument``."""
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 

@@ -11,8 +11,9 @@ from torch import fx
 from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.dialect.bases import read_call_on_bases
 from kernelweld.passes.dialect.builder import Builder
-from kernelweld.passes.dialect.call import Call, read_call
+from kernelweld.passes.dialect.call import Call, called_name, read_call
 from kernelweld.passes.dialect.joined import JoinedWrite, expand_joined, read_joined
 from kernelweld.passes.dialect.parts import with_parts
 from kernelweld.passes.dialect.spelling import Spellings
@@ -38,22 +39,21 @@ class DialectPass(Pass):
     say of a call (packed scales, say) leaves it alone and becomes a near miss.
 
     The write of a row joined of bytes of several dtypes is taken apart in the same way.
-
-    Not handled: ``auto_functionalized_v2``, which vLLM switches off.
     """
 
     name: ClassVar[str] = "dialect"
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         work = _Work(gm.graph)
-        for call in filter(None, map(read_call, list(gm.graph.nodes))):
-            if call.name not in OPERATORS:
+        for node in list(gm.graph.nodes):
+            name = called_name(node)
+            if name not in OPERATORS:
                 continue
             try:
-                work.expand(call)
+                work.expand(node)
             except Miss as miss:
-                where = source_line(call.node.meta)
-                context.near_misses.append(NearMiss(call.node.name, call.name, where, miss.no_match.reason))
+                where = source_line(node.meta)
+                context.near_misses.append(NearMiss(node.name, name, where, miss.no_match.reason))
         for write in filter(None, map(read_joined, list(gm.graph.nodes))):
             work.split(write)
         return PassResult(work.count > 0, work.count)
@@ -72,12 +72,15 @@ class _Work:
     def __post_init__(self) -> None:
         self.symbols = SymbolNodes(self.graph)
 
-    def expand(self, call: Call) -> None:
-        """Replaces ``call``.
+    def expand(self, node: fx.Node) -> None:
+        """Replaces the call that ``node`` is, if it is one that returns nothing.
 
         Raises:
             Miss: words do not say what it computes. The graph is as before.
         """
+        call = read_call(node) or read_call_on_bases(node)
+        if call is None:
+            return
         call = with_parts(call)
         build = Builder(call, self.symbols, self.spelling, self.shared)
         try:

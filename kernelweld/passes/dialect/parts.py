@@ -24,7 +24,7 @@ def with_parts(call: Call) -> Call:
     Raises:
         Miss: a part is read besides, or not put back in its place.
     """
-    parts: dict[fx.Node, Part] = {}
+    parts = dict(call.parts)
     results: dict[fx.Node, fx.Node] = {}
     for argument, result in call.results.items():
         part = part_of(argument, result, results) if _is_of_cache(argument) else None
