@@ -14,6 +14,7 @@ from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.dialect.bases import read_call_on_bases
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call, called_name, read_call
+from kernelweld.passes.dialect.ir_operators import FunctionalCall, expand_functional, read_functional
 from kernelweld.passes.dialect.joined import JoinedWrite, expand_joined, read_joined
 from kernelweld.passes.dialect.parts import with_parts
 from kernelweld.passes.dialect.spelling import Spellings
@@ -46,11 +47,12 @@ class DialectPass(Pass):
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         work = _Work(gm.graph)
         for node in list(gm.graph.nodes):
-            name = called_name(node)
-            if name not in OPERATORS:
+            functional = read_functional(node)
+            name = called_name(node) if functional is None else functional.name
+            if functional is None and name not in OPERATORS:
                 continue
             try:
-                work.expand(node)
+                work.expand(node) if functional is None else work.replace(functional)
             except Miss as miss:
                 where = source_line(node.meta)
                 context.near_misses.append(NearMiss(node.name, name, where, miss.no_match.reason))
@@ -91,6 +93,27 @@ class _Work:
             build.discard()
             raise
         self._replace(call, pairs)
+        self.count += 1
+
+    def replace(self, call: FunctionalCall) -> None:
+        """Replaces a call that writes nothing.
+
+        Raises:
+            Miss: words do not say what it computes. The graph is as before.
+        """
+        build = Builder(call, self.symbols, self.spelling, self.shared)
+        try:
+            made = expand_functional(call, build)
+            build.finish(made)
+        except Miss:
+            build.discard()
+            raise
+        pairs = list(zip(call.results(), made, strict=True))
+        for old, new in pairs:
+            old.replace_all_uses_with(new)
+        refresh([(new, old.meta["val"]) for old, new in pairs])
+        for node in dict.fromkeys([*call.results(), call.node]):
+            self.graph.erase_node(node)
         self.count += 1
 
     def split(self, write: JoinedWrite) -> None:
