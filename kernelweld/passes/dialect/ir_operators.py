@@ -30,7 +30,7 @@ _EPS = 1e-6
 
 @dataclass(frozen=True)
 class Rounding:
-    """Dtypes of the sum with the residual and of the normalised value, as the norm and the weight see them."""
+    """Dtypes of the sum with the residual, as the norm reads it, and of the normalised value."""
 
     total: torch.dtype
     normed: torch.dtype
