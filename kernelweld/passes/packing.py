@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import fx
 
 from kernelweld.ir import CacheWrite, word_of
-from kernelweld.passes.contraction import Contraction, producers
+from kernelweld.passes.contraction import Contraction, escaping, producers
 from kernelweld.passes.launches.traits import Trait, trait_of
 from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.weld import Chain
@@ -19,7 +19,8 @@ _REACH = 8
 
 def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple[Chain, ...]]:
     """Groups ``chains`` into packs of at most ``max_tasks``, each of one device and level; the order
-    of first chains is kept. A lone cache write goes with any pack near it: nothing waits for it.
+    of first chains is kept. A chain that only leaves rows of caches goes with any pack near it: nothing
+    waits for it.
     """
     contraction = Contraction(graph)
     for chain in chains:
@@ -43,8 +44,10 @@ def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple
 
 
 def _is_lone_write(chain: Chain) -> bool:
-    """Whether the chain only writes what others computed to a cache: values, beside rotated keys."""
-    return all(isinstance(word_of(node), CacheWrite) for node in chain.steps)
+    """Whether all that the chain leaves is rows of caches: values, beside rotated keys; normed latents,
+    beside their rotated part, which waits for tables.
+    """
+    return all(isinstance(word_of(node), CacheWrite) for node in escaping(chain.steps))
 
 
 def _joins(contraction: Contraction, pack: Sequence[Chain], chain: Chain) -> bool:

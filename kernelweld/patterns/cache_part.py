@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -40,9 +42,12 @@ class Part:
     backs: tuple[fx.Node, ...]
 
 
-def part_of(cache: fx.Node, written: fx.Node) -> Part | None:
+def part_of(
+    cache: fx.Node, written: fx.Node, now: Mapping[fx.Node, fx.Node] = MappingProxyType({})
+) -> Part | None:
     """How ``cache`` is a part of a larger tensor, and ``written`` is put back there; None if it is the tensor
-    itself, or a view of all of it in its own dtype. That tensor may be such a view in turn.
+    itself, or a view of all of it in its own dtype. That tensor may be such a view in turn. ``now`` are the
+    values that tensors have got since ``cache`` was taken from them.
 
     Raises:
         Miss: the new value of the part does not become a new value of the tensor in its place.
@@ -55,7 +60,10 @@ def part_of(cache: fx.Node, written: fx.Node) -> Part | None:
     backs: list[fx.Node] = []
     for view in views:
         last = backs[-1] if backs else written
-        back = next((user for user in last.users if _puts_back(user, view, last)), None)
+        source = view.args[0]
+        assert isinstance(source, fx.Node)
+        source = now.get(source, source)
+        back = next((user for user in last.users if _puts_back(user, view, source, last)), None)
         if back is None:
             raise Miss(
                 "%{} is written as a part of %{}, but not put back there", cache, cache, whole, stage=NEARLY
@@ -77,10 +85,8 @@ def _views(node: fx.Node) -> list[fx.Node]:
     return views
 
 
-def _puts_back(user: fx.Node, view: fx.Node, written: fx.Node) -> bool:
-    """Whether ``user`` is the source of ``view`` with ``written`` in the place of ``view``."""
-    source = view.args[0]
-    assert isinstance(source, fx.Node)
+def _puts_back(user: fx.Node, view: fx.Node, source: fx.Node, written: fx.Node) -> bool:
+    """Whether ``user`` is ``source`` with ``written`` in the place of ``view``."""
     if is_call(user, aten.select_scatter.default):
         return user.args[:2] == (source, written) and user.args[2:] == _selection(view, source)
     if is_call(user, aten.slice_scatter.default):

@@ -36,7 +36,7 @@ class CacheWritePattern(ReadingPattern):
         cache, given, value = anchor.args[:3]
         assert isinstance(cache, fx.Node) and isinstance(value, fx.Node) and isinstance(given, (list, tuple))
         root = storage_root(cache)
-        if argument(anchor, 3, "accumulate", False) or not _is_kept(root):
+        if argument(anchor, 3, "accumulate", False) or not is_kept(root):
             raise _written_before(anchor, root)
         dims, indices = _indices(anchor, given)
         place = dims[0] if dims == tuple(range(dims[0], dims[-1] + 1)) else 0
@@ -70,7 +70,7 @@ def _written_before(anchor: fx.Node, root: fx.Node) -> Miss:
     return Miss("its cache is written before by %{}, which is no cache write", root, root)
 
 
-def _is_kept(root: fx.Node) -> bool:
+def is_kept(root: fx.Node) -> bool:
     """Whether ``root`` is an input that the graph writes a new value to at its end, perhaps by way of other
     cache writes.
     """

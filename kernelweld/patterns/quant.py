@@ -17,6 +17,7 @@ from kernelweld.patterns.bounds import Bounds, bounds_of
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_shape, same_size
 from kernelweld.patterns.ops import (
+    ADD,
     CAST,
     DIV,
     FLOATS,
@@ -32,6 +33,7 @@ from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.peel import upcast
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
 from kernelweld.patterns.scalars import split_scalar
+from kernelweld.patterns.unclamped import check_unclamped
 
 #: The range of codes of each dtype.
 RANGES: Mapping[torch.dtype, tuple[float, float]] = MappingProxyType(
@@ -41,7 +43,9 @@ RANGES: Mapping[torch.dtype, tuple[float, float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class QuantPattern(ReadingPattern):
-    """``clamp(x / scale, low, high)`` as fp8 e4m3 codes, or rounded to int8 codes."""
+    """``clamp(x / scale, low, high)`` as fp8 e4m3 codes, or rounded to int8 codes; without the clamp where
+    the scale keeps quotients within the codes.
+    """
 
     name: ClassVar[str] = "quant"
     kind: ClassVar[str] = "quant"
@@ -54,25 +58,34 @@ class QuantPattern(ReadingPattern):
         cover = Cover()
         bounds = _clamped(anchor, dtype, cover)
         below = _below_rounding(bounds.value)
-        x, scale, operation = _scaled(below or bounds.value, anchor, cover)
+        scaled = bounds.value if below is None else _without_zero(below, cover)
+        x, scale, operation = _scaled(scaled, anchor, cover)
         _check_rounding(bounds.value, below, dtype, cover)
         cover.take(anchor, *bounds.nodes)
         assert bounds.low is not None and bounds.high is not None
         word = Quant(bounds.low, bounds.high, operation, dtype)
+        if not bounds.nodes:
+            check_unclamped(anchor, word, x, scale)
         if isinstance(scale, fx.Node):
             return cover.match(word, (x, scale), anchor)
         return cover.match(replace(word, number=scale), (x, None), anchor)
 
 
 def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
-    """The bounds below the cast, with int8's rounding between them and the cast or not."""
+    """The bounds below the cast, with int8's rounding between them and the cast or not; without a clamp
+    those of the codes, from no nodes.
+    """
     value = anchor.args[0]
     assert isinstance(value, fx.Node)
     if is_call(value, aten.round.default) and isinstance(value.args[0], fx.Node):
         cover.take(value)
         value = value.args[0]
     bounds = bounds_of(value)
+    if not dtype.is_floating_point:
+        bounds = replace(bounds, value=_without_zero(bounds.value, cover))
     low, high = RANGES[dtype]
+    if not bounds.nodes and (dtype.is_floating_point or cover.inner):
+        return replace(bounds, low=low, high=high)
     if bounds.low is None or bounds.high is None:
         raise something_else(anchor)
     if not (low <= bounds.low < bounds.high <= high):
@@ -80,6 +93,17 @@ def _clamped(anchor: fx.Node, dtype: torch.dtype, cover: Cover) -> Bounds:
         name = dtype_name(dtype)
         raise Miss(template, bounds.nodes[0], bounds.nodes[0], bounds.low, bounds.high, name, stage=NEARLY)
     return bounds
+
+
+def _without_zero(value: fx.Node, cover: Cover) -> fx.Node:
+    """The value below the addition of a zero point of zero, before or behind the rounding; a sign of zero
+    has no code.
+    """
+    split = split_scalar(value) if is_call(value, *ADD) else None
+    if split is None or split[1] != 0.0:
+        return value
+    cover.take(value)
+    return split[0]
 
 
 def _below_rounding(value: fx.Node) -> fx.Node | None:

@@ -14,6 +14,7 @@ from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
 from kernelweld.patterns.pattern import Pattern
 from kernelweld.patterns.quant import QuantPattern
+from kernelweld.patterns.quant_operators import QuantOperatorPattern
 from kernelweld.patterns.quant_scale import QuantScalePattern
 from kernelweld.patterns.residual_add import ResidualAddPattern
 from kernelweld.patterns.rms_norm import RMSNormPattern
@@ -37,6 +38,7 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             E4M3Pattern,
             E2M1Pattern,
             QuantPattern,
+            QuantOperatorPattern,
             CacheWritePattern,
             ResidualAddPattern,
         )

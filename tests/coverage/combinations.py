@@ -155,6 +155,11 @@ def _token(x: Tensor) -> object:
     return _codes(x.float() / scale), scale
 
 
+def _unclamped(x: Tensor) -> object:
+    scale = _scale(x)
+    return (x.float() / scale).to(E4M3), scale
+
+
 def _bounded(x: Tensor, upper: Tensor) -> object:
     scale = (x.abs().amax(-1, keepdim=True).float().minimum(upper) / 448.0).clamp(min=1e-9)
     return _codes(x.float() * scale.reciprocal()), scale
@@ -230,6 +235,7 @@ QUANTS: Mapping[str, Stage] = MappingProxyType(
             lambda x, s: _codes(x.float() / s), ("quant",), lambda shape: (torch.tensor([0.02]),)
         ),
         "e4m3 token": Stage(_token, DYNAMIC),
+        "e4m3 token unclamped": Stage(_unclamped, DYNAMIC),
         "e4m3 token bounded": Stage(_bounded, DYNAMIC, _number(2.0)),
         "e4m3 group 64": Stage(_group(64), DYNAMIC),
         "e4m3 group 128": Stage(_group(128), DYNAMIC),
@@ -298,6 +304,11 @@ def _codes_and_scales(cache: Tensor, codes: Tensor, scales: Tensor, slots: Tenso
     _by_block(cache[..., width : width + length].view(torch.float32), scales, slots)
 
 
+def _joined(cache: Tensor, codes: Tensor, scales: Tensor, slots: Tensor) -> None:
+    row = torch.cat([codes.view(torch.uint8), scales.view(torch.uint8)], -1)
+    _by_block(cache[..., : row.shape[-1]], row, slots)
+
+
 def _wide(rows: tuple[int, ...]) -> tuple[int, ...]:
     """Rows with room behind them; twice as wide at least."""
     return (*_paged(rows)[:-1], 2 * rows[-1] + 64)
@@ -322,8 +333,13 @@ CACHES: Mapping[str, Cache] = MappingProxyType(
     }
 )
 
-#: The cache of codes with their scales behind them.
-SCALED = Cache(_wide, _codes_and_scales, bytes=True)
+#: Caches of codes with their scales behind them, written apart or as one row.
+SCALED: Mapping[str, Cache] = MappingProxyType(
+    {
+        "scaled": Cache(_wide, _codes_and_scales, bytes=True),
+        "joined": Cache(_wide, _joined, bytes=True),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -353,7 +369,7 @@ class Chain:
     @property
     def words(self) -> list[str]:
         words = [word for stage in self.stages for word in stage.words]
-        return [*words, *["cache_write"] * (2 if self.cache == "scaled" else 1)] if self.cache else words
+        return [*words, *["cache_write"] * (2 if self.cache in SCALED else 1)] if self.cache else words
 
     def inputs(self) -> Inputs:
         torch.manual_seed(0)
@@ -371,7 +387,7 @@ class Chain:
     def layout(self) -> Cache:
         """The cache that it ends in."""
         assert self.cache is not None
-        return SCALED if self.cache == "scaled" else CACHES[self.cache]
+        return SCALED.get(self.cache) or CACHES[self.cache]
 
     def __call__(self, x: Tensor, *extras: Tensor) -> object:
         given = iter(extras)
@@ -410,6 +426,7 @@ def cached(norm: str) -> Iterator[Chain]:
             for rope in ROPES:
                 yield Chain(norm, rope, quant, (3, 2, WIDTH), cache=cache)
     for quant in ("e4m3 token", "e4m3 group 128", "e4m3 group 128 ue8m0"):
-        yield Chain(norm, "no rope", quant, (3, 384), cache="scaled")
-        for rope in ROPES:
-            yield Chain(norm, rope, quant, (3, 2, WIDTH), cache="scaled")
+        for cache in SCALED:
+            yield Chain(norm, "no rope", quant, (3, 384), cache=cache)
+            for rope in ROPES:
+                yield Chain(norm, rope, quant, (3, 2, WIDTH), cache=cache)

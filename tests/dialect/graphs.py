@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
 
 from kernelweld.codegen.interpreter import exact_casts
 from kernelweld.integrations.aot import capture
 from kernelweld.ir import Word, word_of
 from kernelweld.passes.pipeline import Pipeline, PipelineResult
+
+_CALLS = (auto_functionalized, auto_functionalized_v2)
 
 bf16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
@@ -54,7 +56,7 @@ class Graph:
     @property
     def operators(self) -> list[str]:
         """The operators that are called."""
-        calls = [node for node in self.gm.graph.nodes if node.target is auto_functionalized]
+        calls = [node for node in self.gm.graph.nodes if node.target in _CALLS]
         return [str(node.args[0]) for node in calls]
 
     def formulas(self) -> list[str]:

@@ -97,6 +97,71 @@ def test_attention_up_to_its_caches_is_one_launch(is_neox: bool, rotary_dim: int
     assert close(graph.run(), expected)
 
 
+class Latents(nn.Module):
+    """A latent attention up to its cache: norm of the latent, rotation of the part beside it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.weight, self.kind = nn.Parameter(rand(512)), kind
+        self.register_buffer("table", rand(9, 64))
+        self.register_buffer("scale", torch.tensor([0.02]))
+
+    def forward(self, x: Tensor, positions: Tensor, slots: Tensor, cache: Tensor) -> None:
+        torch._check(x.shape[0] == slots.shape[0])
+        torch._check(x.shape[0] == positions.shape[0])
+        latent, rotated = x.split([512, 64], -1)
+        normed, rotated = torch.empty(latent.shape, dtype=x.dtype), rotated.contiguous()
+        torch.ops._C.rms_norm(normed, latent, self.weight, EPS)
+        torch.ops._C.rotary_embedding(positions, rotated, None, 64, self.table, False)
+        torch.ops._C_cache_ops.concat_and_cache_mla(normed, rotated, cache, slots, self.kind, self.scale)
+
+
+@pytest.mark.parametrize("dynamic", [(), (0, 1, 2)], ids=["static", "symbolic"])
+@pytest.mark.parametrize(("kind", "width"), [("auto", 576), ("fp8", 576), ("fp8_ds_mla", 656)])
+def test_a_latent_is_normed_rotated_and_written_in_one_launch(
+    kind: str, width: int, dynamic: tuple[int, ...]
+) -> None:
+    cache = rand(7, 4, width) if kind == "auto" else torch.randint(0, 255, (7, 4, width), dtype=torch.uint8)
+    slots = torch.tensor([27, -1, 9, 0, 14])
+    graph = graph_of(
+        Latents(kind), [rand(T, 576), torch.tensor([7, 0, 3, 3, 8]), slots, cache], dynamic=dynamic
+    )
+    expected = graph.run()
+    result = graph.passed(WEIGHED)
+    assert result.context.plan is not None and len(result.context.plan.welds) == 1
+    assert graph.kernels == 1 and graph.operators == []
+    found = graph.run()
+    assert close(found, expected) if kind == "auto" else close_bytes(found, expected)
+
+
+def close_bytes(found: list[Tensor], expected: list[Tensor]) -> bool:
+    """Whether rows of codes, of 656 bytes also of scales and values, differ by one unit of a code at most."""
+    (a,), (b,) = ([x for x in given if x.dtype == torch.uint8] for given in (found, expected))
+    parts = [(0, 512, E4M3), (512, 528, torch.float32), (528, 656, bf16)]
+    parts = parts if a.shape[-1] == 656 else [(0, 576, E4M3)]
+    views = [[x[..., i:j].clone().view(dtype).float() for i, j, dtype in parts] for x in (a, b)]
+    return all(torch.allclose(x, y, rtol=0.13, atol=0, equal_nan=True) for x, y in zip(*views, strict=True))
+
+
+def test_keys_and_values_of_one_tensor_are_written_by_the_launch_of_the_rotation() -> None:
+    class Halves(Attention):
+        def forward(  # type: ignore[override]
+            self, x: Tensor, projection: Tensor, positions: Tensor, slots: Tensor, kv: Tensor
+        ) -> Tensor:
+            return super().forward(x, projection, positions, slots, *kv.unbind(0))
+
+    inputs = attention_inputs()
+    graph = graph_of(Halves(True, D, True), [*inputs[:4], torch.stack(inputs[4:])])
+    expected = graph.run()
+    result = graph.passed(WEIGHED)
+    assert result.context.plan is not None
+    assert [w.name for w in result.context.plan.welds] == [
+        "rms_norm_rope__rms_norm_rope_cache_write__cache_write"
+    ]
+    assert graph.kernels == 1 and graph.operators == []
+    assert close(graph.run(), expected)
+
+
 def test_without_kernels_words_are_inlined_and_caches_written_by_their_operator() -> None:
     graph = graph_of(Attention(True, D, True), attention_inputs())
     expected = graph.run()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from graphs import E4M3, VERIFIED, bf16, close, graph_of, rand, same
+import torch._inductor.config
+from cases import Case, more_cases
+from graphs import E4M3, VERIFIED, Graph, bf16, close, graph_of, rand, same
 from torch import Tensor
 
-from kernelweld.ir import CacheWrite, GateMul, Quant, QuantScale, ResidualAdd, RMSNorm, Rope, RopeTable, Word
+from kernelweld.ir import CacheWrite, GateMul, Quant, QuantScale, ResidualAdd, RMSNorm, Rope, RopeTable
 from kernelweld.ir.verifier import check
 from kernelweld.passes.launches import predict
 from kernelweld.passes.raise_words import unraise
@@ -155,13 +156,6 @@ def cache_write(k: Tensor, v: Tensor, ks: Tensor, vs: Tensor, slots: Tensor, s: 
     torch.ops._C_cache_ops.reshape_and_cache_flash(k, v, ks, vs, slots, "auto", s, s)
 
 
-@dataclass(frozen=True)
-class Case:
-    fn: Callable[..., object]
-    inputs: Sequence[Tensor]
-    words: Sequence[Word]
-
-
 def rotary_inputs(width: int = D, dtype: torch.dtype = bf16, heads: bool = False) -> list[Tensor]:
     q, k = rand(T, HEADS * D), rand(T, KV_HEADS * D)
     if heads:
@@ -233,7 +227,7 @@ def cases() -> dict[str, Case]:
     }
 
 
-CASES = cases()
+CASES = {**cases(), **more_cases()}
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES.keys())
@@ -267,6 +261,57 @@ def test_it_is_put_back_as_it_was(case: Case) -> None:
 
 def test_it_is_one_kernel_within_its_contract(case: Case) -> None:
     graph = graph_of(case.fn, case.inputs)
+    expected = graph.run()
+    graph.passed(VERIFIED)
+    assert graph.kernels == 1 and graph.operators == []
+    assert close(graph.run(), expected)
+
+
+#: Calls that write to turned buffers.
+TURNED = [name for name in CASES if "columns" in name or name == "packed"]
+
+
+def on_bases(case: Case) -> Graph:
+    """The graph with calls in the second form of ``auto_functionalized``."""
+    with torch._inductor.config.patch(enable_auto_functionalized_v2=True):
+        return graph_of(case.fn, case.inputs)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in TURNED])
+def test_the_second_form_becomes_the_same_words_and_is_put_back(name: str) -> None:
+    case = CASES[name]
+    graph = on_bases(case)
+    graph.passed("canonicalize")
+    expected, before = graph.run(), graph.formulas()
+    result = graph.passed("dialect")
+    assert graph.words == case.words and graph.operators == [] and result.context.near_misses == []
+    check(graph.gm.graph)
+    assert same(graph.run(), expected)
+    graph.passed("raise")
+    unraise(graph.gm)
+    graph.gm.graph.eliminate_dead_code()
+    graph.gm.recompile()
+    assert graph.formulas() == before
+    assert same(graph.run(), expected)
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_view_of_a_base_is_left_alone(name: str) -> None:
+    graph = on_bases(CASES[name])
+    graph.passed("canonicalize")
+    before = graph.formulas()
+    result = graph.passed("dialect")
+    (miss,) = result.context.near_misses
+    assert "writes to a view of %empty" in miss.reason and miss.reason.endswith("which is no cache")
+    assert graph.words == [] and graph.formulas() == before
+
+
+ON_BASES = ["add", "rotary heads", "cache halves", "cache blocks", "latents 656", "keys"]
+
+
+@pytest.mark.parametrize("name", ON_BASES)
+def test_the_second_form_is_one_kernel_within_its_contract(name: str) -> None:
+    graph = on_bases(CASES[name])
     expected = graph.run()
     graph.passed(VERIFIED)
     assert graph.kernels == 1 and graph.operators == []

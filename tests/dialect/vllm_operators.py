@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from vllm_caches import CACHE_SCHEMAS
 
 E4M3, LIMIT = torch.float8_e4m3fn, 448.0
 
@@ -52,7 +53,26 @@ def rms_norm_dynamic_per_token_quant(
     if residual is not None:
         residual.copy_(total)
     normed = _norm(total, None, epsilon).to(input.dtype) * weight
-    dynamic_per_token_scaled_fp8_quant(result, normed, scale, scale_ub)
+    _quantize(result, normed, scale, scale_ub)
+
+
+def rms_norm_per_block_quant(
+    result: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    epsilon: float,
+    scale_ub: Tensor | None,
+    residual: Tensor | None,
+    group_size: int,
+    is_scale_transposed: bool,
+) -> None:
+    total = input.float() if residual is None else input.float() + residual.float()
+    if residual is not None:
+        residual.copy_(total)
+    normed = _norm(total, None, epsilon).to(input.dtype) * weight
+    groups = [x.unflatten(-1, (-1, group_size)) for x in (result, normed)]
+    _quantize(*groups, scale.unsqueeze(-1), scale_ub)
 
 
 def static_scaled_fp8_quant(
@@ -69,6 +89,46 @@ def dynamic_per_token_scaled_fp8_quant(
         amax = torch.minimum(amax, scale_ub.reshape(()))
     scale.copy_((amax / torch.tensor(LIMIT)).clamp(min=1.0 / (LIMIT * 512.0)))
     result.copy_(_codes(input.float() / scale))
+
+
+def static_scaled_int8_quant(result: Tensor, input: Tensor, scale: Tensor, azp: Tensor | None) -> None:
+    result.copy_(_whole(input.float() / scale.reshape(())))
+
+
+def dynamic_scaled_int8_quant(result: Tensor, input: Tensor, scale: Tensor, azp: Tensor | None) -> None:
+    amax = input.float().abs().amax(-1, keepdim=True)
+    scale.copy_(amax / 127.0)
+    result.copy_(_whole(input.float() * (127.0 / amax)))
+
+
+def per_token_group_quant_int8(
+    input: Tensor,
+    output_q: Tensor,
+    output_s: Tensor,
+    group_size: int,
+    eps: float,
+    int8_min: float,
+    int8_max: float,
+) -> None:
+    groups = input.float().unflatten(-1, (-1, group_size))
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=eps) / int8_max
+    output_s.copy_(scale.squeeze(-1))
+    output_q.copy_((groups / scale).clamp(int8_min, int8_max).trunc().flatten(-2))
+
+
+def per_token_group_fp8_quant_packed(
+    input: Tensor,
+    output_q: Tensor,
+    output_s_packed: Tensor,
+    group_size: int,
+    eps: float,
+    fp8_min: float,
+    fp8_max: float,
+) -> None:
+    scales = torch.empty(input.shape[0], input.shape[1] // group_size)
+    how = (group_size, eps, fp8_min, fp8_max, True, False, False)
+    per_token_group_fp8_quant(input, output_q, scales, *how)
+    output_s_packed.copy_((scales.view(torch.int32) >> 23).to(torch.uint8).view(torch.int32))
 
 
 def per_token_group_fp8_quant(
@@ -141,6 +201,23 @@ def silu_and_mul_nvfp4_quant(
     scaled_fp4_quant(result, gated, result_block_scale, input_global_scale, True)
 
 
+def silu_and_mul_per_block_quant(
+    out: Tensor,
+    input: Tensor,
+    scales: Tensor,
+    group_size: int,
+    scale_ub: Tensor | None = None,
+    is_scale_transposed: bool = False,
+) -> None:
+    gate, up = input.float().chunk(2, -1)
+    groups = (gate / (1.0 + torch.exp(-gate)) * up).unflatten(-1, (-1, group_size))
+    limit, smallest = (127.0, 2.0**-23) if out.dtype == torch.int8 else (LIMIT, 1.0 / (LIMIT * 512.0))
+    scale = groups.abs().amax(-1, keepdim=True) / torch.tensor(limit)
+    scale = (scale if scale_ub is None else torch.minimum(scale, scale_ub)).clamp(min=smallest)
+    scales.copy_(scale.squeeze(-1))
+    out.copy_((_whole if out.dtype == torch.int8 else _codes)(groups / scale).flatten(-2))
+
+
 def rotary_embedding(
     positions: Tensor,
     query: Tensor,
@@ -167,23 +244,6 @@ def rotary_embedding(
         x.copy_(heads.reshape(x.shape))
 
 
-def reshape_and_cache_flash(
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    kv_cache_dtype: str,
-    k_scale: Tensor,
-    v_scale: Tensor,
-) -> None:
-    block = key_cache.shape[1]
-    for token, slot in enumerate(slot_mapping.tolist()):
-        if slot >= 0:
-            key_cache[slot // block, slot % block] = key[token]
-            value_cache[slot // block, slot % block] = value[token]
-
-
 def _norm(h: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     normed = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + epsilon)
     return normed if weight is None else normed * weight.float()
@@ -193,8 +253,25 @@ def _inverse(x: Tensor) -> Tensor:
     return torch.where(x == 0, 0.0, 1.0 / x)
 
 
+def _quantize(result: Tensor, x: Tensor, scale: Tensor, upper: Tensor | None) -> None:
+    """Codes of the rows of ``x`` and their scales, as behind a norm."""
+    amax = x.float().abs().amax(-1, keepdim=True)
+    if upper is not None:
+        amax = torch.minimum(amax, upper.reshape(()))
+    if result.dtype == torch.int8:
+        scale.copy_((amax / torch.tensor(127.0)).clamp(min=2.0**-23))
+        result.copy_(_whole(x.float() * (1.0 / scale)))
+    else:
+        scale.copy_((amax / torch.tensor(LIMIT)).clamp(min=1.0 / (LIMIT * 512.0)))
+        result.copy_(_codes(x.float() / scale))
+
+
 def _codes(x: Tensor) -> Tensor:
     return x.clamp(-LIMIT, LIMIT).to(E4M3)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return torch.round(x).clamp(-128.0, 127.0).to(torch.int8)
 
 
 SCHEMAS = {
@@ -208,6 +285,22 @@ SCHEMAS = {
     "Tensor scale, float epsilon) -> ()": fused_add_rms_norm_static_fp8_quant,
     "rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input, Tensor weight, Tensor! scale, "
     "float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()": rms_norm_dynamic_per_token_quant,
+    "rms_norm_per_block_quant(Tensor! result, Tensor input, Tensor weight, Tensor! scale, float epsilon, "
+    "Tensor? scale_ub, Tensor!? residual, int group_size, bool is_scale_transposed) -> ()": (
+        rms_norm_per_block_quant
+    ),
+    "static_scaled_int8_quant(Tensor! result, Tensor input, Tensor scale, Tensor? azp) -> ()": (
+        static_scaled_int8_quant
+    ),
+    "dynamic_scaled_int8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor!? azp) -> ()": (
+        dynamic_scaled_int8_quant
+    ),
+    "per_token_group_quant_int8(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, float eps, "
+    "float int8_min, float int8_max) -> ()": per_token_group_quant_int8,
+    "per_token_group_fp8_quant_packed(Tensor input, Tensor! output_q, Tensor! output_s_packed, "
+    "int group_size, float eps, float fp8_min, float fp8_max) -> ()": per_token_group_fp8_quant_packed,
+    "silu_and_mul_per_block_quant(Tensor! out, Tensor input, Tensor! scales, int group_size, "
+    "Tensor? scale_ub=None, bool is_scale_transposed=False) -> ()": silu_and_mul_per_block_quant,
     "static_scaled_fp8_quant(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()": (
         static_scaled_fp8_quant
     ),
@@ -226,10 +319,6 @@ SCHEMAS = {
     "Tensor input_global_scale) -> ()": silu_and_mul_nvfp4_quant,
     "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, Tensor cos_sin_cache, "
     "bool is_neox, int rope_dim_offset=0, bool inverse=False) -> ()": rotary_embedding,
-}
-CACHE_SCHEMAS = {
-    "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, "
-    "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()": reshape_and_cache_flash,
 }
 
 

@@ -78,10 +78,10 @@ def clones_of(graph: fx.Graph) -> list[str]:
     return [name for name in caches if name.startswith("cache")] + copies
 
 
-def run(fn: Callable[..., object], inputs: list[Tensor]) -> Run:
+def run(fn: Callable[..., object], inputs: list[Tensor], text: str = VERIFIED) -> Run:
     captured = capture(fn, tuple(x.clone() for x in inputs))
     gm = captured.graphs[0]
-    result = Pipeline.from_text(VERIFIED, strict=True).run(gm)
+    result = Pipeline.from_text(text, strict=True).run(gm)
     given = [x.clone() if isinstance(x, Tensor) else x for x in captured.inputs[0]]
     with exact_casts():
         gm(*given)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol, cast
 
 import torch
 from torch import SymInt, fx
@@ -14,15 +16,36 @@ from torch.fx.node import Argument
 from kernelweld.ir import Word, insert_word
 from kernelweld.ir.expansion import EXPANSION, Expansion, Member, Path
 from kernelweld.ir.origin import ORIGIN, Origin, output_of, source_lines
-from kernelweld.passes.dialect.call import Call
 from kernelweld.passes.symbols import SymbolNodes
 from kernelweld.passes.values import fake, fresh
 from kernelweld.patterns.dims import same_shape
-from kernelweld.patterns.ops import CAST, RESHAPE, SLICE, Size, aten, dtype_of, shape_of
+from kernelweld.patterns.ops import CAST, CLONE, RESHAPE, SLICE, Size, aten, dtype_of, shape_of
 from kernelweld.patterns.reading import Miss
 
 #: Where a new node stands in the user's source.
 _PLACE = ("stack_trace", "nn_module_stack")
+
+_NONE: Mapping[str, Argument] = MappingProxyType({})
+_CONTIGUOUS: Mapping[str, Argument] = MappingProxyType({"memory_format": torch.contiguous_format})
+
+
+class Origins(Protocol):
+    """What words take the place of: an operator's call, or several nodes that stand or fall together."""
+
+    @property
+    def name(self) -> str:
+        """What reasons call it."""
+
+    @property
+    def node(self) -> fx.Node:
+        """The node that the words stand before."""
+
+    def operands(self) -> tuple[fx.Node, ...]:
+        """What it reads."""
+
+    def origin(self) -> Origin:
+        """Its nodes, from the operands to what others read."""
+
 
 #: The plain nodes that a word on given operands stands for, as a graph.
 Spelling = Callable[[Word, Sequence[torch.Tensor | None]], fx.Graph]
@@ -34,7 +57,7 @@ class Builder:
     several calls read, belong to none.
     """
 
-    call: Call
+    call: Origins
     symbols: SymbolNodes
     spelling: Spelling
     shared: dict[object, tuple[fx.Node, ...]] = field(default_factory=dict)
@@ -66,6 +89,19 @@ class Builder:
     def part(self, x: fx.Node, start: int, end: int) -> fx.Node:
         """``x[..., start:end]``."""
         return self._own(SLICE, (x, len(shape_of(x)) - 1, start, end))
+
+    def bits(self, x: fx.Node, dtype: torch.dtype | None) -> fx.Node:
+        """``x`` seen as ``dtype``."""
+        return x if dtype_of(x) == dtype else self._own(aten.view.dtype, (x, dtype))
+
+    def viewed(self, view: fx.Node, x: fx.Node) -> fx.Node:
+        """What ``view`` shows of its source, of ``x``."""
+        return self._own(cast(OpOverload, view.target), (x, *view.args[1:]))
+
+    def column_major(self, x: fx.Node) -> fx.Node:
+        """``x`` of two dimensions with its columns one after the other in memory."""
+        copy = self._own(CLONE, (self._own(aten.permute.default, (x, [1, 0])),), _CONTIGUOUS)
+        return self._own(aten.permute.default, (copy, [1, 0]))
 
     def unsqueezed(self, x: fx.Node, dim: int) -> fx.Node:
         """``x`` with a dimension of one."""
@@ -130,7 +166,7 @@ class Builder:
         return node
 
     def _own(
-        self, target: OpOverload, args: tuple[Argument, ...], kwargs: dict[str, Argument] | None = None
+        self, target: OpOverload, args: tuple[Argument, ...], kwargs: Mapping[str, Argument] = _NONE
     ) -> fx.Node:
         node = self._insert(target, args, kwargs)
         self.nodes.append(node)
@@ -140,10 +176,10 @@ class Builder:
         self,
         target: Callable[..., object],
         args: tuple[Argument, ...],
-        kwargs: dict[str, Argument] | None = None,
+        kwargs: Mapping[str, Argument] = _NONE,
     ) -> fx.Node:
         with self.call.node.graph.inserting_before(self.call.node):
-            node = self.call.node.graph.call_function(target, args, kwargs)
+            node = self.call.node.graph.call_function(target, args, dict(kwargs))
         self._place(node)
         node.meta["val"] = fake(node)
         return node

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import SymInt, fx
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._ops import OpOverload
 
 from kernelweld.ir.origin import Origin, record_origin
 from kernelweld.patterns.aliasing import BUFFERS, VIEWS
+from kernelweld.patterns.cache_part import Part
 from kernelweld.patterns.cover import dimension_of
 from kernelweld.patterns.reading import Miss
 
@@ -22,19 +23,21 @@ class Call:
     """``auto_functionalized(operator, **arguments)``, which returns what the operator would have returned
     and then the arguments that it writes to, written.
 
-    ``values`` are all arguments in the order of the schema, absent ones by their defaults; ``results`` the
-    nodes of the written arguments, in that order, None where nobody reads one.
+    ``values`` are all arguments in the order of the schema, absent ones by their defaults. ``parts`` are the
+    arguments that are parts of a cache, which is written in their place: that is the target of such an
+    argument, any other argument its own. ``results`` are the nodes of the written targets that others read.
     """
 
     node: fx.Node
     operator: OpOverload
     values: tuple[object, ...]
-    results: tuple[fx.Node | None, ...]
+    results: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
+    parts: Mapping[fx.Node, Part] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """``_C.rms_norm``."""
-        return str(self.operator.name()).replace("::", ".")
+        return _name(self.operator)
 
     def takes_none(self, name: str) -> bool:
         """Whether the schema allows None for the argument ``name``."""
@@ -45,10 +48,14 @@ class Call:
         """Whether the schema has an argument ``name``."""
         return any(a.name == name for a in self.operator._schema.arguments)
 
-    def written(self) -> tuple[object, ...]:
-        """The arguments that the operator writes to, in the order of ``results``."""
+    def written(self) -> tuple[fx.Node, ...]:
+        """The arguments that the operator writes to, in the order of the schema; absent ones left out."""
         pairs = zip(self.operator._schema.arguments, self.values, strict=True)
-        return tuple(value for a, value in pairs if a.alias_info is not None and a.alias_info.is_write)
+        return tuple(value for a, value in pairs if is_written(a) and isinstance(value, fx.Node))
+
+    def target(self, argument: fx.Node) -> fx.Node:
+        """What is written where ``argument`` is."""
+        return self.parts[argument].whole if argument in self.parts else argument
 
     def buffers(self) -> tuple[fx.Node, ...]:
         """The nodes that make buffers for the results, and views of them, users first."""
@@ -57,27 +64,47 @@ class Call:
 
     def operands(self) -> tuple[fx.Node, ...]:
         """What the call reads, without the buffers that were made for its results."""
-        return tuple(n for n in dict.fromkeys(_tensors(self.values)) if _buffer(n) is None)
+        return tuple(dict.fromkeys(self.target(n) for n in _tensors(self.values) if _buffer(n) is None))
+
+    def views(self) -> tuple[fx.Node, ...]:
+        """The views of caches that the call is given."""
+        given = (part for part in self.parts.values() if self.node in part.views[0].users)
+        return tuple(view for part in given for view in part.views)
+
+    def own(self) -> tuple[fx.Node, ...]:
+        """The call, its results, and what leads from them to the targets that others read."""
+        behind = [*self.results.values(), *(back for part in self.parts.values() for back in part.backs)]
+        return tuple(sorted({self.node, *self.node.users, *behind}))
 
     def origin(self) -> Origin:
-        """The call with its buffers, from its operands to those results that others read.
+        """The call with its buffers and views of caches, from its operands to those results that others read.
 
         Raises:
             Miss: a buffer has a size that no operand has.
         """
-        operands = self.operands()
-        buffers = self.buffers()[::-1]
-        sizes = dict.fromkeys(n for buffer in buffers for n in buffer.all_input_nodes if n not in buffers)
-        read = [result for result in self.results if result is not None]
-        found = [(size, self._dimension(size, operands)) for size in sizes]
-        nodes = [*buffers, self.node, *read]
+        operands, read = self.operands(), list(self.results.values())
+        own = [node for node in self.own() if node.users]
+        nodes = sorted({*self.buffers(), *self.views(), *own})
+        given = {n for node in nodes for n in node.all_input_nodes} - {*nodes, *operands}
+        found = [(size, self._dimension(size, operands)) for size in sorted(given)]
         return record_origin(nodes, operands, read, [(size, *where) for size, where in found])
 
     def _dimension(self, size: fx.Node, operands: tuple[fx.Node, ...]) -> tuple[fx.Node, int]:
         found = dimension_of(size, operands) if isinstance(size.meta.get("val"), SymInt) else None
         if found is None:
-            raise Miss("a buffer of %{} has a size, %{}, that no operand has", size, self.node, size)
+            raise Miss("%{} has a buffer of a size, %{}, that no operand has", size, self.node, size)
         return found
+
+
+def called_name(node: fx.Node) -> str:
+    """The operator that a functional call calls, ``_C.rms_norm``; empty for any other node."""
+    functional = node.op == "call_function" and node.target in (auto_functionalized, auto_functionalized_v2)
+    called = node.args[0] if functional else None
+    return _name(called) if isinstance(called, OpOverload) else ""
+
+
+def _name(called: OpOverload) -> str:
+    return str(called.name()).replace("::", ".")
 
 
 def read_call(node: fx.Node) -> Call | None:
@@ -89,8 +116,14 @@ def read_call(node: fx.Node) -> Call | None:
         return None
     arguments = called._schema.arguments
     values = tuple(node.kwargs.get(a.name, a.default_value) for a in arguments)
-    written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-    return Call(node, called, values, tuple(_result(node, i) for i in range(1, len(written) + 1)))
+    written = [value for a, value in zip(arguments, values, strict=True) if is_written(a)]
+    found = {arg: _result(node, i) for i, arg in enumerate(written, 1) if isinstance(arg, fx.Node)}
+    return Call(node, called, values, {arg: result for arg, result in found.items() if result is not None})
+
+
+def is_written(argument: torch.Argument) -> bool:
+    """Whether an operator writes to ``argument``."""
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def _result(node: fx.Node, index: int) -> fx.Node | None:

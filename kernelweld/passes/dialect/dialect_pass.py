@@ -11,8 +11,12 @@ from torch import fx
 from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.dialect.bases import read_call_on_bases
 from kernelweld.passes.dialect.builder import Builder
-from kernelweld.passes.dialect.call import Call, read_call
+from kernelweld.passes.dialect.call import Call, called_name, read_call
+from kernelweld.passes.dialect.ir_operators import FunctionalCall, expand_functional, read_functional
+from kernelweld.passes.dialect.joined import JoinedWrite, expand_joined, read_joined
+from kernelweld.passes.dialect.parts import with_parts
 from kernelweld.passes.dialect.spelling import Spellings
 from kernelweld.passes.dialect.table import OPERATORS
 from kernelweld.passes.symbols import SymbolNodes
@@ -35,21 +39,25 @@ class DialectPass(Pass):
     all words end up in welds is put back as it was. Operators stand by name in ``table``; what they do not
     say of a call (packed scales, say) leaves it alone and becomes a near miss.
 
-    Not handled: ``auto_functionalized_v2``, which vLLM switches off.
+    The write of a row joined of bytes of several dtypes is taken apart in the same way.
     """
 
     name: ClassVar[str] = "dialect"
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         work = _Work(gm.graph)
-        for call in filter(None, map(read_call, list(gm.graph.nodes))):
-            if call.name not in OPERATORS:
+        for node in list(gm.graph.nodes):
+            functional = read_functional(node)
+            name = called_name(node) if functional is None else functional.name
+            if functional is None and name not in OPERATORS:
                 continue
             try:
-                work.expand(call)
+                work.expand(node) if functional is None else work.replace(functional)
             except Miss as miss:
-                where = source_line(call.node.meta)
-                context.near_misses.append(NearMiss(call.node.name, call.name, where, miss.no_match.reason))
+                where = source_line(node.meta)
+                context.near_misses.append(NearMiss(node.name, name, where, miss.no_match.reason))
+        for write in filter(None, map(read_joined, list(gm.graph.nodes))):
+            work.split(write)
         return PassResult(work.count > 0, work.count)
 
 
@@ -66,12 +74,16 @@ class _Work:
     def __post_init__(self) -> None:
         self.symbols = SymbolNodes(self.graph)
 
-    def expand(self, call: Call) -> None:
-        """Replaces ``call``.
+    def expand(self, node: fx.Node) -> None:
+        """Replaces the call that ``node`` is, if it is one that returns nothing.
 
         Raises:
             Miss: words do not say what it computes. The graph is as before.
         """
+        call = read_call(node) or read_call_on_bases(node)
+        if call is None:
+            return
+        call = with_parts(call)
         build = Builder(call, self.symbols, self.spelling, self.shared)
         try:
             made = OPERATORS[call.name](call, build)
@@ -83,23 +95,60 @@ class _Work:
         self._replace(call, pairs)
         self.count += 1
 
+    def replace(self, call: FunctionalCall) -> None:
+        """Replaces a call that writes nothing.
+
+        Raises:
+            Miss: words do not say what it computes. The graph is as before.
+        """
+        build = Builder(call, self.symbols, self.spelling, self.shared)
+        try:
+            made = expand_functional(call, build)
+            build.finish(made)
+        except Miss:
+            build.discard()
+            raise
+        pairs = list(zip(call.results(), made, strict=True))
+        for old, new in pairs:
+            old.replace_all_uses_with(new)
+        refresh([(new, old.meta["val"]) for old, new in pairs])
+        for node in dict.fromkeys([*call.results(), call.node]):
+            self.graph.erase_node(node)
+        self.count += 1
+
+    def split(self, write: JoinedWrite) -> None:
+        """Replaces the write of a joined row by writes of its pieces, if words can be put back for it."""
+        build = Builder(write, self.symbols, self.spelling, self.shared)
+        try:
+            last = expand_joined(write, build)
+            build.finish([last])
+        except Miss:
+            build.discard()
+            return
+        known = write.node.meta["val"]
+        write.node.replace_all_uses_with(last)
+        refresh([(last, known)])
+        for node in reversed(write.nodes()):
+            if not node.users:
+                self.graph.erase_node(node)
+        self.count += 1
+
     def _replace(self, call: Call, pairs: Sequence[tuple[fx.Node, fx.Node]]) -> None:
         for old, new in pairs:
             old.replace_all_uses_with(new)
         refresh([(new, old.meta["val"]) for old, new in pairs])
-        for node in [*call.node.users, call.node]:
+        for node in reversed(call.own()):
             self.graph.erase_node(node)
-        for buffer in call.buffers():
-            if not buffer.users:
-                self.graph.erase_node(buffer)
+        views = [view for part in call.parts.values() for view in part.views]
+        for node in dict.fromkeys([*views, *call.buffers()]):
+            if not node.users:
+                self.graph.erase_node(node)
 
 
 def _pairs(call: Call, made: Sequence[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
     """The results that others read, with what takes their place."""
-    present = [
-        result for result, given in zip(call.results, call.written(), strict=True) if given is not None
-    ]
-    pairs = [(old, new) for old, new in zip(present, made, strict=True) if old is not None]
+    values = {call.target(given): new for given, new in zip(call.written(), made, strict=True)}
+    pairs = [(old, values[target]) for target, old in call.results.items()]
     for old, new in pairs:
         if not same_shape(shape_of(old), shape_of(new)):
             raise Miss("the result %{} has another shape than the operator gives", old, old)

@@ -2,9 +2,9 @@
 
 Kernels compute in float32 and differ in where they round, from release to release. A schema that takes None
 for the weight belongs to kernels that round once, after the product with the weight; the others round the
-normalised value first. The kernel with codes of a given scale rounds as ``_C.rms_norm`` beside it does; the
-one with codes a token always rounds first, and its sum with the residual is not rounded before it is
-normalised.
+normalised value first. The kernel with codes of a given scale rounds as ``_C.rms_norm`` beside it does;
+those with codes a token or a group always round first, and their sum with the residual is not rounded before
+it is normalised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import fx
 from kernelweld.ir import ResidualAdd, RMSNorm
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call
-from kernelweld.passes.dialect.quants import codes_of, token_scale
+from kernelweld.passes.dialect.quants import check_transposed, codes_of, quantized, token_codes
 from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import FLOATS, dtype_name, dtype_of, shape_of
 from kernelweld.patterns.reading import Miss
@@ -59,19 +59,38 @@ def rms_norm_dynamic_per_token_quant(call: Call, build: Builder) -> Sequence[fx.
         "tuple[fx.Node, fx.Node, fx.Node, fx.Node, float, fx.Node | None, fx.Node | None]", call.values
     )
     out, x, weight, scale, eps, upper, residual = values
+    normed, total = _norm_before_codes(build, x, weight, eps, residual)
+    return [*token_codes(build, normed, upper, out, scale), *total]
+
+
+def rms_norm_per_block_quant(call: Call, build: Builder) -> Sequence[fx.Node]:
+    """``rms_norm_per_block_quant(result!, input, weight, scale!, epsilon, scale_ub, residual!?, group_size,
+    is_scale_transposed)``: as the one with a scale a token, with one a group.
+    """
+    values = cast(
+        "tuple[fx.Node, fx.Node, fx.Node, fx.Node, float, fx.Node | None, fx.Node | None]", call.values[:7]
+    )
+    out, x, weight, scale, eps, upper, residual = values
+    normed, total = _norm_before_codes(build, x, weight, eps, residual)
+    check_transposed(scale, call.values[8])
+    return [*quantized(build, normed, upper, out, scale, cast(int, call.values[7])), *total]
+
+
+def _norm_before_codes(
+    build: Builder, x: fx.Node, weight: fx.Node, eps: float, residual: fx.Node | None
+) -> tuple[fx.Node, list[fx.Node]]:
+    """The norm that is quantized, and the sum with the residual, if there is one."""
     dtype = _dtype(x)
     total = x if residual is None else _sum(build, x, residual, torch.float32)
     normed = _norm(build, total, weight, eps, once=False, dtype=dtype)
-    found = token_scale(build, normed, upper, scale)
-    results = [codes_of(build, normed, found, out, "divide"), build.reshaped(found, shape_of(scale))]
-    return results if residual is None else [*results, build.cast(total, dtype)]
+    return normed, [] if residual is None else [build.cast(total, dtype)]
 
 
 def _once(call: Call) -> bool:
     """Whether ``rms_norm`` of the library that ``call`` belongs to rounds once."""
     library = getattr(torch.ops, call.operator.namespace)
     plain = getattr(library, "rms_norm", None)
-    return plain is not None and Call(call.node, plain.default, (), ()).takes_none("weight")
+    return plain is not None and Call(call.node, plain.default, ()).takes_none("weight")
 
 
 def _dtype(x: fx.Node) -> torch.dtype:

@@ -64,7 +64,13 @@ class Float64(fx.Interpreter):
             k: torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else v
             for k, v in kwargs.items()
         }
+        if getattr(target, "namespace", None) == "quantized_decomposed":  # they take float32 alone
+            args = tuple(a.float() if _is_wide(a) else a for a in args)  # type: ignore[attr-defined]
         return super().call_function(target, args, kwargs)  # type: ignore[arg-type]
+
+
+def _is_wide(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
 
 
 def run_float64(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[torch.Tensor, ...]:

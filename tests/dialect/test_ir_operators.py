@@ -1,0 +1,150 @@
+"""``vllm_ir`` norms become words that round as the definition of the operator does, however that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from graphs import E4M3, VERIFIED, bf16, close, graph_of, rand, same
+from torch import Tensor
+
+from kernelweld.ir import ResidualAdd, RMSNorm, Word
+from kernelweld.passes.dialect import ir_operators
+from kernelweld.passes.raise_words import unraise
+
+EPS, T, N = 1e-6, 5, 256
+f32 = torch.float32
+
+Norm = Callable[..., Tensor]
+
+
+def _unit(x: Tensor, epsilon: float) -> Tensor:
+    h = x.float()
+    return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + epsilon)
+
+
+def rounds_first(x: Tensor, weight: Tensor | None, epsilon: float, dtype: torch.dtype) -> Tensor:
+    normed = _unit(x, epsilon).to(dtype)
+    return normed if weight is None else (normed * weight).to(dtype)
+
+
+def rounds_once(x: Tensor, weight: Tensor | None, epsilon: float, dtype: torch.dtype) -> Tensor:
+    normed = _unit(x, epsilon)
+    return (normed if weight is None else normed * weight.float()).to(dtype)
+
+
+def in_halves(x: Tensor, weight: Tensor | None, epsilon: float, dtype: torch.dtype) -> Tensor:
+    """Rounds each square as well: no word does."""
+    h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
+    return h if weight is None else h * weight
+
+
+def define(library: torch.library.Library, norm: Norm, rounded_sum: bool) -> None:
+    """The operators, defined by ``norm``; the sum is rounded before it is normalised, or not."""
+
+    def rms_norm(
+        x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+    ) -> Tensor:
+        return norm(x, weight, epsilon, x.dtype)
+
+    def add(
+        x: Tensor, r: Tensor, w: Tensor | None, epsilon: float, size: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        total = x + r if rounded_sum else x.float() + r.float()
+        return norm(total, w, epsilon, x.dtype), total.to(x.dtype)
+
+    rest = "Tensor? weight, float epsilon, int? variance_size=None"
+    library.define(f"rms_norm(Tensor x, {rest}) -> Tensor")
+    library.define(f"fused_add_rms_norm(Tensor x, Tensor x_residual, {rest}) -> (Tensor, Tensor)")
+    for name, reference in (("rms_norm", rms_norm), ("fused_add_rms_norm", add)):
+        library.impl(name, reference, "CPU")
+    torch.library.register_fake("vllm_ir::rms_norm", lambda x, *a: torch.empty_like(x), lib=library)
+    both = lambda x, *a: (torch.empty_like(x), torch.empty_like(x))  # noqa: E731
+    torch.library.register_fake("vllm_ir::fused_add_rms_norm", both, lib=library)
+
+
+DEFINITIONS = {
+    "first": (rounds_first, True, bf16, bf16),
+    "once": (rounds_once, True, f32, bf16),
+    "first, exact sum": (rounds_first, False, bf16, f32),
+    "once, exact sum": (rounds_once, False, f32, f32),
+}
+
+
+@pytest.fixture
+def library() -> Iterator[torch.library.Library]:
+    ir_operators._rounding.cache_clear()
+    with torch.library._scoped_library("vllm_ir", "DEF") as found:
+        yield found
+    ir_operators._rounding.cache_clear()
+
+
+def plain(x: Tensor, w: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.vllm_ir.rms_norm(x, w, EPS)
+    return result
+
+
+def added(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    normed, total = torch.ops.vllm_ir.fused_add_rms_norm(x, residual, w, EPS)
+    return normed, total
+
+
+def quantized(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    normed, total = added(x, residual, w)
+    scale = normed.abs().amax(-1, keepdim=True).float().clamp(min=1e-10) / 448.0
+    return (normed.float() / scale).clamp(-448.0, 448.0).to(E4M3), scale, total
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_words_round_as_the_definition(library: torch.library.Library, name: str) -> None:
+    norm, rounded_sum, normed, total = DEFINITIONS[name]
+    define(library, norm, rounded_sum)
+    word = RMSNorm(EPS, normed_dtype=normed, dtype=bf16)
+    cases: list[tuple[Callable[..., object], list[Tensor], list[Word]]] = [
+        (plain, [rand(T, N), rand(N)], [word]),
+        (added, [rand(T, N), rand(T, N), rand(N)], [ResidualAdd(total), word]),
+    ]
+    for fn, inputs, words in cases:
+        graph = graph_of(fn, inputs)
+        graph.passed("canonicalize")
+        expected, before = graph.run(), graph.formulas()
+        result = graph.passed("dialect")
+        assert graph.words == words and result.context.near_misses == []
+        assert same(graph.run(), expected)
+        unraise(graph.gm)
+        graph.gm.graph.eliminate_dead_code()
+        graph.gm.recompile()
+        assert graph.formulas() == before
+
+
+def test_a_norm_and_what_follows_are_one_launch(library: torch.library.Library) -> None:
+    define(library, rounds_first, False)
+    graph = graph_of(quantized, [rand(T, N), rand(T, N), rand(N)])
+    expected = graph.run()
+    graph.passed(VERIFIED)
+    assert graph.kernels == 1 and close(graph.run(), expected)
+
+
+def part_of_the_row(x: Tensor, w: Tensor) -> Tensor:
+    result: Tensor = torch.ops.vllm_ir.rms_norm(x, w, EPS, 64)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("fn", "norm", "reason"),
+    [
+        (plain, in_halves, "rounds as no word does, or not on a CPU"),
+        (part_of_the_row, rounds_first, "normalises by a part of its row"),
+    ],
+)
+def test_others_stay_and_say_why(
+    library: torch.library.Library, fn: Callable[..., object], norm: Norm, reason: str
+) -> None:
+    define(library, norm, True)
+    graph = graph_of(fn, [rand(T, N), rand(N)], stop=True)
+    graph.passed("canonicalize")
+    before = graph.formulas()
+    (miss,) = graph.passed("dialect").context.near_misses
+    assert miss.kind == "vllm_ir.rms_norm" and reason in miss.reason
+    assert graph.words == [] and graph.formulas() == before
