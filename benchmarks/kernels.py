@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from chains import CHAINS, Chain, Inputs
 from hf_layers import environment
-from peers import disagreement, peers_of
+from peers import disagreement, peers_of, versions
 
 import kernelweld
 from kernelweld.codegen.emit import emit
@@ -143,7 +143,7 @@ def main() -> None:
                 print("    ", ", ".join(f"{k} {v:.2f}" for k, v in best), f"| direct {found['direct']:.2f}")
             results[f"{name} @ {tokens}"] = record
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"environment": environment(), "copy_bytes_per_us": bandwidth, "chains": results}
+    report = {"environment": environment() | versions(), "copy_bytes_per_us": bandwidth, "chains": results}
     arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 

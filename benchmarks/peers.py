@@ -7,6 +7,7 @@ block quantization keeps the normed value) is part of its time.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -240,6 +241,13 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
         ),
     }
 )
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that are installed, by name."""
+    names = {"vllm": "vllm", "flashinfer": "flashinfer-python", "liger": "liger-kernel"}
+    installed = {d.name: d.version for d in importlib.metadata.distributions()}
+    return {name: installed[package] for name, package in names.items() if package in installed}
 
 
 def peers_of(chain: str) -> tuple[dict[str, Kernel], list[str]]:

@@ -28,7 +28,7 @@ def main() -> None:
         xscale="log",
         ylim=(0, 1.2),
         xlabel="tokens",
-        ylabel="time, relative to the faster of Inductor and vLLM",
+        ylabel="time, relative to the fastest of the others",
     )
     axes.set_xticks(sorted({t for points in lines.values() for t in points}))
     axes.get_xaxis().set_major_formatter("{x:.0f}")

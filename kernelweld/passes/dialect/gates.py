@@ -46,8 +46,8 @@ def silu_and_mul_per_block_quant(call: Call, build: Builder) -> Sequence[fx.Node
 def gated(
     build: Builder, x: fx.Node, act_dtype: torch.dtype | None = None, rounded: torch.dtype | None = None
 ) -> fx.Node:
-    """The product, rounded to ``rounded``, of the activation, rounded to ``act_dtype``: each by default to the
-    dtype of ``x``.
+    """The product, rounded to ``rounded``, of the activation, rounded to ``act_dtype``; both are the dtype of
+    ``x`` by default.
     """
     width, dtype = shape_of(x)[-1], dtype_of(x)
     if dtype is None or dtype not in FLOATS:
