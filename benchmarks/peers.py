@@ -246,7 +246,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 def versions() -> dict[str, str]:
     """The versions of the libraries that are installed, by name."""
     names = {"vllm": "vllm", "flashinfer": "flashinfer-python", "liger": "liger-kernel"}
-    installed = {d.name: d.version for d in importlib.metadata.distributions()}
+    installed = {d.name.replace("_", "-"): d.version for d in importlib.metadata.distributions()}
     return {name: installed[package] for name, package in names.items() if package in installed}
 
 

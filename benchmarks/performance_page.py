@@ -40,12 +40,12 @@ random weights: routing and top-k of random experts flip easily, for Inductor as
 CHAINS_HEAD = """
 ## Chains
 
-One kernel of kernelweld against what Inductor makes of the same plain torch, and against the hand-written kernels
-of vLLM, FlashInfer and Liger where they have one: microseconds, median of CUDA-graph replays in turn, inputs that
-rotate through more memory than the L2 cache holds, all in one run of `benchmarks/kernels.py`. Below each time, the
-time with inputs that stay in the cache as far as they fit. The last column is the memory that has to be read and
-written, over time and the bandwidth of a copy kernel ({bandwidth:.2f} TB/s). FlashInfer's norms are those that it
-compiles from CUDA; those in its DSL for Python were not installed.
+One kernel of kernelweld against what Inductor makes of the same plain torch, and against the hand-written
+kernels of vLLM, FlashInfer and Liger where they have one: microseconds, median of CUDA-graph replays in turn,
+inputs that rotate through more memory than the L2 cache holds, all in one run of `benchmarks/kernels.py`.
+Below each time, the time with inputs that stay in the cache as far as they fit. The last column is the memory
+that has to be read and written, over time and the bandwidth of a copy kernel ({bandwidth:.2f} TB/s).
+FlashInfer's norms are those that it compiles from CUDA; those in its DSL for Python were not installed.
 
 {absent}| chain | tokens | {contenders} | of the fastest other | of copy bandwidth |
 |---|---|{rule}---|---|

@@ -20,19 +20,20 @@ def main() -> None:
     for name, record in json.loads(CHAINS.read_text(encoding="utf-8"))["chains"].items():
         chain, _, tokens = name.partition(" @ ")
         lines[chain][int(tokens)] = ratio(record)
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(10, 5), layout="constrained")
+    axes.set_prop_cycle(color=plt.get_cmap("tab20").colors)
     for chain, points in lines.items():
         axes.plot(list(points), list(points.values()), marker="o", markersize=4, label=chain)
     axes.axhline(1.0, color="grey", linewidth=1)
     axes.set(
         xscale="log",
-        ylim=(0, 1.2),
+        ylim=(0, 1.45),
         xlabel="tokens",
         ylabel="time, relative to the fastest of the others",
     )
     axes.set_xticks(sorted({t for points in lines.values() for t in points}))
     axes.get_xaxis().set_major_formatter("{x:.0f}")
-    axes.legend(fontsize=7, loc="lower left", ncols=2)
+    figure.legend(fontsize=8, loc="outside right upper")
     figure.savefig(PLOT, dpi=110)
 
 
