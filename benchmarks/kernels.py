@@ -133,6 +133,8 @@ def main() -> None:
         torch.ops.load_library(str(arguments.vllm))
     torch.set_grad_enabled(False)
     bandwidth, results = copy_bandwidth(), {}
+    report = {"environment": environment() | versions(), "copy_bytes_per_us": bandwidth, "chains": results}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for name in arguments.chains:
         for tokens in arguments.tokens:
             record = measure(name, tokens, bandwidth)
@@ -142,9 +144,7 @@ def main() -> None:
                 best = sorted(found.items(), key=lambda item: item[1])[:4]
                 print("    ", ", ".join(f"{k} {v:.2f}" for k, v in best), f"| direct {found['direct']:.2f}")
             results[f"{name} @ {tokens}"] = record
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"environment": environment() | versions(), "copy_bytes_per_us": bandwidth, "chains": results}
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
