@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldError, PassFailed
@@ -84,7 +85,8 @@ class Pipeline:
         gets it, which its owner recompiles. If a pass fails and the pipeline is strict, raises PassFailed.
         """
         gm = module_of(target) if isinstance(target, fx.Graph) else target
-        with paused_collector():
+        # A compiler's hook runs under its fake mode; passes also compute with numbers.
+        with paused_collector(), unset_fake_temporarily():
             result = _Run(self, gm, PassContext(tuning=self.tuning)).result()
             if isinstance(target, fx.GraphModule):
                 target.recompile()

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelweld.patterns.ops import CAST, CLONE, RESHAPE, SQUEEZE, UNSQUEEZE, aten, dtype_of, is_call
 from kernelweld.patterns.scalars import scalar
@@ -57,9 +56,8 @@ class Function:
     def __call__(self, *values: torch.Tensor) -> torch.Tensor:
         """Its values where the leaves have ``values``."""
         known: dict[fx.Node, Any] = dict(zip(self.leaves, values, strict=True))
-        with unset_fake_temporarily():
-            for node in self.nodes:
-                known[node] = _computed(node, known)
+        for node in self.nodes:
+            known[node] = _computed(node, known)
         return cast(torch.Tensor, known[self.result])
 
     def numbers(self) -> tuple[float, ...]:

@@ -71,6 +71,25 @@ def test_a_module_is_fused_in_place(backend: str) -> None:
     assert graph.launches.after <= graph.launches.before
 
 
+@pytest.mark.parametrize("backend", ["eager", "interpret"])
+def test_rows_quantized_by_their_own_scales(backend: str) -> None:
+    """Bounds of scales decide how quotients are taken: numbers that are computed while a graph compiles."""
+
+    def quantized(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+        scale = h.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448.0
+        return (h / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), scale
+
+    fused = kernelweld.fuse(quantized, backend=backend, strict=True)
+    with torch.no_grad():
+        codes, scale = fused(inputs()[0], torch.ones(32))
+        expected = quantized(inputs()[0], torch.ones(32))
+    torch.testing.assert_close(scale, expected[1])
+    assert torch.equal(codes.view(torch.uint8), expected[0].view(torch.uint8))
+    (graph,) = kernelweld.report(fused).graphs
+    assert graph.words == {"quant": 1, "quant_scale": 1, "rms_norm": 1}
+
+
 def test_inductor_compiles_the_references_on_cpu() -> None:
     block = Block()
     with torch.no_grad():

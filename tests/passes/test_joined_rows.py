@@ -158,3 +158,16 @@ def test_rows_joined_of_whole_rows_stay_one_write() -> None:
     gm = capture(stacked, (cache_of((BLOCKS, BLOCK, 16), u8), *rows, SLOTS.clone())).graphs[0]
     Pipeline.from_text("canonicalize,dialect", strict=True).run(gm)
     assert not any(isinstance(word_of(node), CacheWrite) for node in gm.graph.nodes)
+
+
+def test_values_are_not_stored_where_memory_is_not_aligned_to_them() -> None:
+    """A cache that begins one byte into its memory takes bytes, not float32 scales."""
+    given = inputs(132)
+    aligned = given[0]
+    memory = torch.zeros(aligned.numel() + 1, dtype=u8)
+    given[0] = memory[1:].view(aligned.shape)
+    gm = capture(chain(key, by_block), tuple(given)).graphs[0]
+    result = Pipeline.from_text(f"canonicalize,{JOINED.partition(',')[2]}", strict=True).run(gm)
+    assert result.context.plan is not None
+    kinds = [w.kind for weld in result.context.plan.welds for c in weld.chains for w in c.words]
+    assert "cache_write" not in kinds

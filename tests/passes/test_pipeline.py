@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelweld.passes
@@ -254,6 +255,24 @@ def test_a_bare_graph_is_run_in_its_module() -> None:
     Pipeline((ExpToSinPass(),)).run(gm.graph)
     assert "sin(%0)" in format_graph(gm.graph)
     assert module_of(gm.graph) is gm
+
+
+@dataclass(frozen=True)
+class ComputingPass(Pass):
+    """Computes with numbers, as patterns and kernels do."""
+
+    name: ClassVar[str] = "computing"
+
+    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+        return PassResult(bool((torch.tensor([1.0]).view(torch.int32) == 0x3F800000).any()))
+
+
+def test_passes_compute_with_numbers_under_the_fake_mode_of_a_hook() -> None:
+    gm = graph_module()
+    with FakeTensorMode():
+        result = Pipeline((ComputingPass(),), strict=True).run(gm.graph)
+        assert isinstance(torch.zeros(1), FakeTensor)
+    assert result.steps[0].result.modified
 
 
 def test_a_graph_without_a_module_gets_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,7 +9,7 @@ from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch._ops import OpOverload
 
-from kernelweld.passes.dialect.call import Call, is_written
+from kernelweld.passes.dialect.call import Call, is_written, result_of
 from kernelweld.passes.values import fake
 from kernelweld.patterns.aliasing import storage_root
 from kernelweld.patterns.cache_part import Part
@@ -47,7 +46,7 @@ def read_call_on_bases(node: fx.Node) -> Call | None:
         if view is not None and value is not None:
             parts[view], value = Part(value, (view,), ()), view
         values.append(value)
-    results = {base: _result(node, i) for i, base in enumerate(bases, 1)}
+    results = {base: result_of(node, i) for i, base in enumerate(bases, 1)}
     read = {base: result for base, result in results.items() if result is not None}
     return Call(node, called, tuple(values), read, parts)
 
@@ -67,8 +66,3 @@ def _view(node: fx.Node, prefix: str, base: fx.Node) -> fx.Node | None:
         view = node.graph.call_function(target, (base, *(given[name] for name in arguments)))
     view.meta["val"] = fake(view)
     return view
-
-
-def _result(node: fx.Node, index: int) -> fx.Node | None:
-    found = (u for u in node.users if u.target is operator.getitem and u.args[1] == index and u.users)
-    return next(found, None)

@@ -112,10 +112,6 @@ class Builder:
         turned = self._own(aten.permute.default, (x, list(order)))
         return self._own(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
 
-    def seen_as(self, x: fx.Node, dtype: torch.dtype) -> fx.Node:
-        """The bytes of ``x`` as ``dtype``."""
-        return x if dtype_of(x) == dtype else self._own(aten.view.dtype, (x, dtype))
-
     def cast(self, x: fx.Node, dtype: torch.dtype) -> fx.Node:
         """``x`` in ``dtype``."""
         return x if dtype_of(x) == dtype else self._own(CAST, (x, dtype))

@@ -117,7 +117,7 @@ def read_call(node: fx.Node) -> Call | None:
     arguments = called._schema.arguments
     values = tuple(node.kwargs.get(a.name, a.default_value) for a in arguments)
     written = [value for a, value in zip(arguments, values, strict=True) if is_written(a)]
-    found = {arg: _result(node, i) for i, arg in enumerate(written, 1) if isinstance(arg, fx.Node)}
+    found = {arg: result_of(node, i) for i, arg in enumerate(written, 1) if isinstance(arg, fx.Node)}
     return Call(node, called, values, {arg: result for arg, result in found.items() if result is not None})
 
 
@@ -126,7 +126,8 @@ def is_written(argument: torch.Argument) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
-def _result(node: fx.Node, index: int) -> fx.Node | None:
+def result_of(node: fx.Node, index: int) -> fx.Node | None:
+    """The node of result ``index`` of a call, if others read it."""
     found = (u for u in node.users if u.target is operator.getitem and u.args[1] == index and u.users)
     return next(found, None)
 

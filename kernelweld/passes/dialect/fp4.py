@@ -98,4 +98,4 @@ def _as_written(build: Builder, numbers: fx.Node, scales: fx.Node) -> fx.Node:
         raise Miss("the scales %{} are {}", scales, scales, dtype_name(dtype))
     if dtype == torch.int32 and not _fills(shape_of(numbers)[-1], 4):
         raise Miss("the scales %{} are no whole integers", scales, scales)
-    return build.reshaped(build.seen_as(numbers, dtype), shape_of(scales))
+    return build.reshaped(build.bits(numbers, dtype), shape_of(scales))

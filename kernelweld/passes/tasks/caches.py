@@ -70,12 +70,27 @@ def target_of(write: fx.Node, steps: Collection[fx.Node]) -> fx.Node:
 def part_of(write: fx.Node) -> Part:
     """The part that ``write`` writes to; DomainMismatch if it is not aligned to what is stored."""
     whole, (cache, value) = whole_of(write), (_value(node) for node in write.args[:2])
-    before = expression(_value(whole).storage_offset()) * _value(whole).dtype.itemsize / cache.dtype.itemsize
+    before = _start(whole) / cache.dtype.itemsize
     offset = expression(cache.storage_offset()) - before
     sizes, strides = (tuple(map(expression, extents)) for extents in (cache.shape, cache.stride()))
     part = Part(whole, value.dtype, sizes, strides, offset)
     width = value.dtype.itemsize // cache.dtype.itemsize
-    return part if width == 1 else _of_values(part, width, cast(CacheWrite, word_of(write)).dims)
+    if width == 1:
+        return part
+    _exactly(_start(_unwritten(whole)), width)  # memory is aligned to all values, a tensor in it need not be
+    return _of_values(part, width, cast(CacheWrite, word_of(write)).dims)
+
+
+def _start(whole: fx.Node) -> sympy.Expr:
+    """The byte of its memory that a tensor begins at."""
+    return expression(_value(whole).storage_offset()) * _value(whole).dtype.itemsize
+
+
+def _unwritten(whole: fx.Node) -> fx.Node:
+    """The tensor as it was before all writes."""
+    while is_write(whole):
+        whole = whole_of(whole)
+    return whole
 
 
 def _of_values(part: Part, width: int, dims: tuple[int, ...]) -> Part:

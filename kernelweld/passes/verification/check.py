@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.passes.verification.contract import ErrorReport, compare
 from kernelweld.passes.verification.specimen import specimen
@@ -32,11 +30,6 @@ def check_weld(weld: Weld, seed: int = 0, tuning: Tuning | None = None) -> WeldC
     Needs a GPU for CUDA graphs, or Triton's interpreter for CPU graphs. The weld's steps must still stand
     in their graph.
     """
-    with unset_fake_temporarily():  # a compiler's hook runs under its fake mode
-        return _check(weld, seed, tuning)
-
-
-def _check(weld: Weld, seed: int, tuning: Tuning | None) -> WeldCheck:
     one = specimen(weld)
     draw = one.draw(seed)
     original = one.originals(draw)
