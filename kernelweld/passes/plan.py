@@ -10,7 +10,7 @@ from torch import fx
 
 from kernelweld.codegen.emit import emit
 from kernelweld.errors import CodegenFailed
-from kernelweld.ir import ResidualAdd, word_of
+from kernelweld.ir import ResidualAdd, RopeTable, word_of
 from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
@@ -20,6 +20,7 @@ from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
 from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.tasks.caches import clash
+from kernelweld.passes.tasks.lookup import is_looked_up
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.whole import Pack, whole_packs
 from kernelweld.passes.worth import weigh
@@ -99,7 +100,7 @@ def _left_out(
     return tuple(
         NearMiss(node.name, word.kind, source_line(node.meta), f"not welded: {refusals.get(node, _ALONE)}")
         for node, word in left
-        if word is not None
+        if word is not None and not (isinstance(word, RopeTable) and is_looked_up(node, welded))
     )
 
 

@@ -14,7 +14,7 @@ from kernelweld.patterns.aliasing import storage_root
 from kernelweld.patterns.cache_part import part_of
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.dims import same_shape, same_size
-from kernelweld.patterns.ops import Size, argument, aten, dtype_name, dtype_of, is_call, shape_of
+from kernelweld.patterns.ops import Size, argument, aten, dtype_name, dtype_of, is_call, shape_of, shape_text
 from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.reading import NEARLY, Miss, ReadingPattern, something_else
 
@@ -127,5 +127,8 @@ def _check_value(
     if missing > 0 and all(same_size(size, 1) for size in expected[:missing]):
         expected = expected[missing:]
     if not same_shape(shape_of(value), expected):
-        template = "the value %{} is broadcast to the places of %{}"
-        raise Miss(template, value, value, anchor, stage=NEARLY)
+        template = "the value %{} of shape {} is broadcast to the places of %{}, {}"
+        if not all(isinstance(size, int) for size in (*shape_of(value), *expected)):
+            template += "; torch._check tells which of these sizes are equal"
+        shapes = shape_text(shape_of(value)), shape_text(expected)
+        raise Miss(template, value, value, shapes[0], anchor, shapes[1], stage=NEARLY)

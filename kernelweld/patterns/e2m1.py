@@ -141,12 +141,15 @@ def _zeros(both: Function, way: Function) -> str | None:
     numbers = tuple(sorted({*both.numbers(), *way.numbers()}))
     key = (both.signature(), way.signature())
     if key not in _KNOWN:
+        while len(_KNOWN) >= _REMEMBERED:
+            del _KNOWN[next(iter(_KNOWN))]
         _KNOWN[key] = _evaluated(both, way, numbers)
     return _KNOWN[key]
 
 
 #: What functions were found to be, by their steps: the layers of a model take the same.
 _KNOWN: dict[object, str | None] = {}
+_REMEMBERED = 256
 
 
 def _evaluated(both: Function, way: Function, numbers: tuple[float, ...]) -> str | None:

@@ -65,6 +65,17 @@ def test_one_kernel_reads_the_cache(
         assert torch.equal(found, expected)
 
 
+def test_a_table_that_a_kernel_looks_up_is_no_near_miss() -> None:
+    inputs = (*tensors(5), torch.tensor([7, 0, 31, 7, 3]))
+    torch._dynamo.reset()
+    for count, expected in ((1, []), (2, ["rope_table"])):
+        with torch.no_grad():
+            fused = kernelweld.fuse(lambda *x, n=count: layers(n, *x), backend="interpret", strict=True)
+            fused(*inputs)
+        (graph,) = kernelweld.report(fused).graphs
+        assert [miss.kind for miss in graph.near_misses if "not welded" in miss.reason] == expected
+
+
 def test_a_table_of_many_kernels_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = (*tensors(5), torch.tensor([7, 0, 31, 7, 3]))
     results, arguments = fused(monkeypatch, lambda *x: layers(2, *x), *inputs)

@@ -7,7 +7,7 @@ it is: each of them would wait for a position before it knows where its cosines 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +50,17 @@ def lookup_of(table: fx.Node) -> Lookup | None:
     assert isinstance(positions, fx.Node) and isinstance(cache, fx.Node)
     moving = [[s for s in sizes if s != 1] for sizes in (sizes_of(table)[:-1], sizes_of(positions))]
     return Lookup(cache, positions, bool(half.args[1])) if moving[0] == moving[1] else None
+
+
+def is_looked_up(tables: fx.Node, steps: Collection[fx.Node]) -> bool:
+    """Whether kernels of ``steps`` look up all that anything reads of the table ``tables``."""
+    readers = set(_readers(tables))
+    read = [x for reader in readers for x in reader.all_input_nodes if _is_half(_viewed(x), tables)]
+    return bool(read) and readers <= set(steps) and all(lookup_of(x) is not None for x in read)
+
+
+def _is_half(node: fx.Node, tables: fx.Node) -> bool:
+    return node.target is operator.getitem and node.args[0] is tables
 
 
 def _viewed(node: fx.Node) -> fx.Node:
