@@ -14,6 +14,7 @@ from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, 
 from kernelweld.passes.tasks.domain import Domain
 from kernelweld.passes.tasks.layout import Layout
 from kernelweld.passes.tasks.views import carry
+from kernelweld.patterns.aliasing import fills_buffer
 
 aten = torch.ops.aten
 
@@ -36,15 +37,15 @@ def landing(layout: Layout, domain: Domain, node: fx.Node) -> tuple[fx.Node, Axi
     """The last copy that the only use of ``node`` besides the steps comes to through views, or ``node``
     itself; and its dimensions, in a space of axes of its own: views may split those of rows and heads.
 
-    Column-major scales, scales in tiles of 128 by 4, or rotated heads made contiguous for an attention
-    kernel, need no copy of their own.
+    Column-major scales, with gaps between columns or without, scales in tiles of 128 by 4, or rotated
+    heads made contiguous for an attention kernel, need no copy of their own.
     """
     space, dims = _copied(layout.space), layout.held[node].dims
     found = node, _copied(space), dims
     for view in way(node, layout.steps):
         try:
-            dims = carry(space, view, dims)
-            if view.target is aten.clone.default:
+            dims = dims if fills_buffer(view) else carry(space, view, dims)
+            if is_copy(view):
                 _check_tile(domain, space)
                 found = view, _copied(space), dims
         except DomainMismatch:
@@ -59,9 +60,14 @@ def _copied(space: AxisSpace) -> AxisSpace:
 def way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
     """The views and copies that are the only uses, one after the other."""
     users = [user for user in node.users if user not in steps]
-    while len(users) == 1 and (users[0].target in _VIEWS or users[0].target is aten.clone.default):
+    while len(users) == 1 and (users[0].target in _VIEWS or is_copy(users[0])):
         yield users[0]
         users = list(users[0].users)
+
+
+def is_copy(node: fx.Node) -> bool:
+    """Whether ``node`` has the elements of its operand in memory of its own."""
+    return node.target is aten.clone.default or fills_buffer(node)
 
 
 def _check_tile(domain: Domain, space: AxisSpace) -> None:
