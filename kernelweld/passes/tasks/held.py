@@ -113,8 +113,12 @@ def _hint(stride: sympy.Expr) -> int:
 
 
 def write_access(node: fx.Node, dims: Dims) -> Access:
-    """How the buffer of ``node`` is written."""
-    return Access(node, dims, memory_strides(node))
+    """How the buffer of ``node`` is written; byte by byte if there is a dimension more."""
+    strides = memory_strides(node)
+    if len(dims) > len(strides):
+        size = node.meta["val"].dtype.itemsize
+        strides = (*(stride * size for stride in strides), sympy.S.One)
+    return Access(node, dims, strides)
 
 
 def memory_strides(node: fx.Node) -> tuple[sympy.Expr, ...]:

@@ -13,7 +13,7 @@ from kernelweld.codegen.task import Jump
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, product
 from kernelweld.passes.tasks.domain import Domain
 from kernelweld.passes.tasks.layout import Layout
-from kernelweld.passes.tasks.views import carry
+from kernelweld.passes.tasks.views import carry, sizes_of
 from kernelweld.patterns.aliasing import fills_buffer
 
 aten = torch.ops.aten
@@ -38,19 +38,30 @@ def landing(layout: Layout, domain: Domain, node: fx.Node) -> tuple[fx.Node, Axi
     itself; and its dimensions, in a space of axes of its own: views may split those of rows and heads.
 
     Column-major scales, with gaps between columns or without, scales in tiles of 128 by 4, or rotated
-    heads made contiguous for an attention kernel, need no copy of their own.
+    heads made contiguous for an attention kernel, need no copy of their own. Bytes that are copied as
+    integers have a dimension more than the copy: which byte of one it is.
     """
     space, dims = _copied(layout.space), layout.held[node].dims
-    found = node, _copied(space), dims
+    found, byte = (node, _copied(space), dims), ()
     for view in way(node, layout.steps):
         try:
-            dims = dims if fills_buffer(view) else carry(space, view, dims)
+            if view.target is aten.view.dtype:
+                dims, byte = _packed(space, view, dims)
+            elif not fills_buffer(view):
+                dims = carry(space, view, dims)
             if is_copy(view):
                 _check_tile(domain, space)
-                found = view, _copied(space), dims
+                found = view, _copied(space), dims + byte
         except DomainMismatch:
             break
     return found
+
+
+def _packed(space: AxisSpace, view: fx.Node, dims: Dims) -> tuple[Dims, Dims]:
+    """The dimensions of bytes seen as integers, and that of the bytes of one."""
+    integers, size = sizes_of(view)[-1], view.meta["val"].dtype.itemsize
+    whole, byte = space.regroup(dims[-1:], (integers, sympy.Integer(size)))
+    return (*dims[:-1], whole), (byte,)
 
 
 def _copied(space: AxisSpace) -> AxisSpace:
@@ -60,9 +71,17 @@ def _copied(space: AxisSpace) -> AxisSpace:
 def way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
     """The views and copies that are the only uses, one after the other."""
     users = [user for user in node.users if user not in steps]
-    while len(users) == 1 and (users[0].target in _VIEWS or is_copy(users[0])):
+    while len(users) == 1 and (users[0].target in _VIEWS or is_copy(users[0]) or _packs(users[0])):
         yield users[0]
         users = list(users[0].users)
+
+
+def _packs(node: fx.Node) -> bool:
+    """Whether ``node`` sees bytes as integers."""
+    if node.target is not aten.view.dtype:
+        return False
+    seen, given = node.meta["val"].dtype, node.all_input_nodes[0].meta["val"].dtype
+    return bool(given.itemsize == 1 < seen.itemsize)
 
 
 def is_copy(node: fx.Node) -> bool:
