@@ -219,3 +219,31 @@ def test_a_graph_of_symbolic_rows_runs_with_others(quantize: Quantize, rows: int
     graph.inputs = tuple(x if isinstance(given, Tensor) else rows for given in graph.inputs)
     found, expected = graph.run(), quantize(x)
     assert same(found[:2], expected) and found[1].stride() == (1, (rows + 3) // 4 * 4)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
+def test_inductor_neither_copies_nor_closes_gaps(dynamic: bool, reader: list[tuple[int, ...]]) -> None:
+    """Memory of one dimension that a kernel writes, seen with gaps, as the weld's output is."""
+    written: list[int] = []
+
+    def fill(x: Tensor, memory: Tensor) -> None:
+        written.append(memory.data_ptr())
+        memory.fill_(1.0)
+
+    def chain(x: Tensor) -> tuple[Tensor, Tensor]:
+        stride = -(x.shape[0] // -4) * 4
+        memory = torch.empty(2 * stride)
+        torch.ops.aligned.fill(x, memory)
+        scales = memory.as_strided((x.shape[0], 2), (1, stride))
+        return torch.ops.aligned.read(x, scales), scales
+
+    with torch.library._scoped_library("aligned", "FRAGMENT") as library:
+        library.define("fill(Tensor x, Tensor! memory) -> ()")
+        library.impl("fill", fill, "CPU")
+        torch.library.register_fake("aligned::fill", lambda x, memory: None, lib=library)
+        torch._dynamo.reset()
+        compiled = torch.compile(chain, dynamic=dynamic)
+        for rows in (5, 9) if dynamic else (5,):
+            scales = compiled(torch.randn(rows, 16))[1]
+            assert scales.stride() == reader[-1] == (1, (rows + 3) // 4 * 4)
+            assert scales.data_ptr() == written[-1]

@@ -41,8 +41,8 @@ def landing(layout: Layout, domain: Domain, node: fx.Node) -> tuple[fx.Node, Axi
     heads made contiguous for an attention kernel, need no copy of their own. Bytes that are copied as
     integers have a dimension more than the copy: which byte of one it is.
     """
-    space, dims = _copied(layout.space), layout.held[node].dims
-    found, byte = (node, _copied(space), dims), ()
+    space, dims, byte = _copied(layout.space), layout.held[node].dims, Dims()
+    found = node, _copied(space), dims
     for view in way(node, layout.steps):
         try:
             if view.target is aten.view.dtype:
