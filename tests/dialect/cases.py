@@ -210,7 +210,6 @@ def _quants() -> dict[str, Case]:
         "group aligned": Case(group_quant_aligned, [x], [GROUPS, DIVIDED]),
         "group aligned one row": Case(group_quant_aligned, [x[:1].clone()], [GROUPS, DIVIDED]),
         "group aligned one group": Case(group_quant_aligned, [x[:, :GROUP].clone()], [GROUPS, DIVIDED]),
-        "group aligned columns": Case(group_quant_aligned_slice, [x], [GROUPS, DIVIDED]),
         "packed aligned": Case(group_quant_packed_aligned, [rand(T, 1024)], [POWERS, DIVIDED, E8M0()]),
         "norm block aligned": Case(norm_block_quant_aligned, [x, w], block),
         "norm block": Case(norm_block_quant, [x, w], block),

@@ -78,7 +78,6 @@ def turned(x: Tensor) -> tuple[Tensor, Tensor]:
 
 QUANTS: dict[str, Quantize] = {
     "operator": group_quant_aligned,
-    "slice": group_quant_aligned_slice,
     "packed": group_quant_packed_aligned,
     "copied": copied,
     "copied to a slice": copied_to_a_slice,
@@ -102,6 +101,9 @@ def norm_of_vllm(x: Tensor, w: Tensor) -> Tensor:
     return out
 
 
+@pytest.mark.parametrize(
+    "quantize", [*QUANTS.values(), group_quant_aligned_slice], ids=[*QUANTS.keys(), "slice"]
+)
 @pytest.mark.parametrize("dynamic", [(), (0, 2)], ids=["static", "symbolic"])
 @pytest.mark.parametrize("norm", [norm_in_torch, norm_of_vllm])
 def test_a_norm_codes_and_scales_are_one_launch(
@@ -185,9 +187,7 @@ def test_columns_without_gaps_are_no_copy_either(quantize: Quantize) -> None:
     assert same(graph.run(), expected) and graph.run()[1].stride() == (1, 5)
 
 
-@pytest.mark.parametrize(
-    "quantize", [group_quant_aligned, group_quant_aligned_slice, group_quant_packed_aligned]
-)
+@pytest.mark.parametrize("quantize", [group_quant_aligned, group_quant_packed_aligned])
 def test_a_call_with_symbolic_rows_is_put_back(quantize: Quantize) -> None:
     graph = graph_of(quantize, [rand(5, 1024)], dynamic=(0,))
     graph.passed("canonicalize")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from cases import group_quant_aligned_slice
 from graphs import E4M3, bf16, graph_of, rand
 from torch import Tensor
 
@@ -237,6 +238,11 @@ REFUSED: dict[str, tuple[Callable[..., object], Sequence[Tensor], str]] = {
     "scale a channel": (channel_quant, [X, torch.rand(N)], "of shape [256] is not one element"),
     "codes across rows": (quant_across_rows, [X, SCALE], "are not written row by row"),
     "overlapping scales": (overlapping_columns_of_scales, [X], "without gaps nor in columns, [1, 4]"),
+    "slice that leaves the graph": (
+        group_quant_aligned_slice,
+        [X],
+        "are a part of %permute, which %slice_scatter uses too",
+    ),
     "gaps in rows": (rows_of_scales_with_gaps, [X], "without gaps nor in columns, [4, 1]"),
     "columns with gaps as rows": (
         norm_to_columns_with_gaps_as_rows,

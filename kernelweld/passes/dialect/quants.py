@@ -17,6 +17,7 @@ from kernelweld.ir import E8M0, Quant, QuantScale
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call
 from kernelweld.passes.example_inputs import concrete
+from kernelweld.patterns.aliasing import VIEWS
 from kernelweld.patterns.dims import same_size
 from kernelweld.patterns.ops import FLOATS, Size, dtype_name, dtype_of, shape_of, shape_text, value_of
 from kernelweld.patterns.reading import Miss
@@ -203,6 +204,7 @@ def laid(build: Builder, scale: fx.Node, scales: fx.Node) -> fx.Node:
         names = dtype_name(dtype_of(scales)), dtype_name(dtype)
         raise Miss("the scales %{} are packed, {}, not {}", scales, scales, *names)
     if has_gaps(scales):
+        _check_own(scales, build.call.node)
         return build.strided(found, _strides(scales))
     if is_row_major(scales):
         return found
@@ -230,6 +232,20 @@ def check_without_gaps(scales: fx.Node) -> None:
         raise Miss(
             "the scales %{} have gaps between columns, {}, but are written without", scales, scales, strides
         )
+
+
+def _check_own(buffer: fx.Node, call: fx.Node) -> None:
+    """Checks that nothing besides ``call`` uses the memory of which ``buffer`` is a slice, as a slice does that
+    is written back and leaves the graph.
+    """
+    node, user = buffer, call
+    while True:
+        other = next((other for other in node.users if other is not user), None)
+        if other is not None:
+            raise Miss("the scales %{} are a part of %{}, which %{} uses too", buffer, buffer, node, other)
+        if node.target not in VIEWS or not isinstance(node.args[0], fx.Node):
+            return
+        node, user = node.args[0], node
 
 
 def _strides(node: fx.Node) -> Sequence[Size]:
