@@ -235,7 +235,7 @@ def check_without_gaps(scales: fx.Node) -> None:
 
 
 def _check_own(buffer: fx.Node, call: fx.Node) -> None:
-    """Checks that nothing besides ``call`` uses the memory of which ``buffer`` is a slice, as a slice does that
+    """Checks that nothing besides ``call`` uses the memory that ``buffer`` is a slice of, as one does that
     is written back and leaves the graph.
     """
     node, user = buffer, call
