@@ -25,13 +25,24 @@ def spell(expr: sympy.Expr) -> str:
     if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
         return " * ".join([factor(expr.base)] * int(expr.exp))
     if isinstance(expr, FloorDiv):
-        return f"{factor(expr.args[0])} // {factor(expr.args[1])}"
+        return _quotient(*expr.args)
     if isinstance(expr, (Mod, PythonMod)):
         return f"{factor(expr.args[0])} % {factor(expr.args[1])}"
     if isinstance(expr, ModularIndexing):
         base, divisor, modulus = (factor(a) for a in expr.args)
         return f"{base} // {divisor} % {modulus}"
     raise Refused(f"size expression `{expr}` has no spelling in Triton")
+
+
+def _quotient(dividend: sympy.Expr, divisor: sympy.Expr) -> str:
+    """``dividend // divisor``, rounded down: Triton rounds to zero, which differs where one of them is
+    negative, as in ``-(rows // -4)``.
+    """
+    if divisor.is_negative:
+        dividend, divisor = -dividend, -divisor
+    if (-dividend).is_positive:
+        return f"-({factor(divisor - 1 - dividend)} // {factor(divisor)})"
+    return f"{factor(dividend)} // {factor(divisor)}"
 
 
 def factor(expr: sympy.Expr) -> str:

@@ -11,7 +11,7 @@ from kernelweld.ir import E4M3, E8M0, word_of
 from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.launcher import program_of
-from kernelweld.passes.tasks.landing import way
+from kernelweld.passes.tasks.landing import is_copy, way
 from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ def _reason(path: Sequence[fx.Node], places: Collection[fx.Node], users: Sequenc
     padding = next((user for user in users if user.target in _PADDING), None)
     if padding is not None:
         return f"written row by row: %{padding.name} pads it, in another kernel"
-    copy = next((node for node in reversed(path) if node.target is aten.clone.default), None)
+    copy = next((node for node in reversed(path) if is_copy(node)), None)
     if copy is not None and copy not in places:
         return f"written row by row: the views before %{copy.name} do not follow its rows, so it is a copy"
     return None

@@ -24,9 +24,10 @@ from kernelweld.passes.contraction import escaping
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
 from kernelweld.passes.tasks.caches import returned, target_of, whole_of
-from kernelweld.passes.tasks.held import physical_order
+from kernelweld.passes.tasks.held import has_gaps, memory_size, memory_strides, physical_order
 from kernelweld.passes.tasks.steps import is_write
 from kernelweld.passes.tasks.views import is_view
+from kernelweld.passes.values import fake
 from kernelweld.passes.weld import Weld
 
 aten = torch.ops.aten
@@ -104,10 +105,14 @@ class Launcher:
         return call
 
     def _buffer(self, node: fx.Node) -> fx.Node:
-        """A fresh buffer, dense in the physical order of ``node``."""
+        """A fresh buffer, dense in the physical order of ``node``, or one dimension with the gaps in it."""
         value = node.meta["val"]
-        shape = [value.shape[i] for i in physical_order(node)]
-        sizes = self._sizes(shape)
+        if has_gaps(node):
+            sizes = [self._symbols.node(memory_size(node))]
+            shape = [s if isinstance(s, int) else s.meta["val"] for s in sizes]
+        else:
+            shape = [value.shape[i] for i in physical_order(node)]
+            sizes = self._sizes(shape)
         empty = self._graph.call_function(
             aten.empty.memory_format,
             (sizes,),
@@ -124,13 +129,23 @@ class Launcher:
         """The value of ``node`` from the kernel's output, permuted back to its logical order."""
         result = self._result(call, name)
         order = physical_order(node)
-        if order != tuple(range(len(order))):
+        if has_gaps(node):
+            result = self._strided(result, node)
+        elif order != tuple(range(len(order))):
             inverse = [order.index(i) for i in range(len(order))]
             permuted = self._graph.call_function(aten.permute.default, (result, inverse))
             permuted.meta["val"] = aten.permute.default(result.meta["val"], inverse)
             result = permuted
         _inherit(node, result, call)
         node.replace_all_uses_with(result)
+
+    def _strided(self, memory: fx.Node, node: fx.Node) -> fx.Node:
+        """``node`` in its buffer. Nobody gives memory of one dimension other strides or fewer gaps."""
+        sizes = self._sizes(node.meta["val"].shape)
+        strides = [self._symbols.node(stride) for stride in memory_strides(node)]
+        seen = self._graph.call_function(aten.as_strided.default, (memory, sizes, strides))
+        seen.meta["val"] = fake(seen)
+        return seen
 
     def _update(self, call: fx.Node, name: str, writes: Sequence[fx.Node]) -> None:
         """The written tensor in place of each of ``writes``, by the views that lead to what it returns."""

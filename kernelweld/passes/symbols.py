@@ -9,13 +9,19 @@ from types import MappingProxyType
 import sympy
 import torch
 from torch import fx
-from torch.utils._sympy.functions import CeilDiv, FloorDiv
+from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max
 
 Size = int | fx.Node
 
 _OPERATORS: Mapping[type[sympy.Basic], Callable[..., int]] = MappingProxyType(
     {sympy.Add: operator.add, sympy.Mul: operator.mul, FloorDiv: operator.floordiv}
 )
+
+
+def of_some(stride: sympy.Expr) -> sympy.Expr:
+    """``size`` of ``Max(1, size)``, which is a stride of a tensor that may have no elements."""
+    is_guarded = isinstance(stride, Max) and len(stride.args) == 2 and sympy.S.One in stride.args
+    return next(size for size in stride.args if size != 1) if is_guarded else stride
 
 
 class SymbolNodes:

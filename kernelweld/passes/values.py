@@ -16,10 +16,10 @@ from kernelweld.patterns.aliasing import VIEWS
 from kernelweld.patterns.dims import same_shape
 
 
-def fake(node: fx.Node) -> object:
-    """What ``node`` gives for the values of its operands. Adds no guard."""
+def fake(node: fx.Node, beside: object = None) -> object:
+    """What ``node`` gives for the values of its operands, faked as these or ``beside``. Adds no guard."""
     args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
-    with _faking(args):
+    with _faking((args, beside)):
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 

@@ -12,6 +12,7 @@ from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 from torch._ops import HigherOrderOperator, OpOverload
 
+from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import aten, value_of
 
 #: Operators whose result may share storage with their first argument.
@@ -96,6 +97,22 @@ def storage_root(node: fx.Node, roots: Mapping[fx.Node, fx.Node] = MappingProxyT
             return roots[node]
         node = node.args[0]
     return node
+
+
+def fills_buffer(node: fx.Node) -> bool:
+    """Whether ``node`` is a copy of its second operand, element by element, into memory with nothing in it.
+    It lies as that memory does, and what is between its elements is never written.
+    """
+    if node.target is not aten.copy.default or len(node.args) < 2:
+        return False
+    buffer, source = node.args[:2]
+    if not isinstance(buffer, fx.Node) or not isinstance(source, fx.Node):
+        return False
+    value, given = value_of(node), value_of(source)
+    if storage_root(buffer).target not in BUFFERS or value is None or given is None:
+        return False
+    alike = (value.dtype, value.device) == (given.dtype, given.device)
+    return alike and same_shape(value.shape, given.shape)
 
 
 class Writes:

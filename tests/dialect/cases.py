@@ -61,6 +61,40 @@ def group_quant_packed(x: Tensor) -> tuple[Tensor, Tensor]:
     return out, packed
 
 
+def aligned(x: Tensor, columns: int, dtype: torch.dtype = f32) -> Tensor:
+    """An empty buffer for scales in columns that begin at multiples of four, as TMA reads them."""
+    return torch.empty_strided((x.shape[0], columns), (1, -(x.shape[0] // -4) * 4), dtype=dtype)
+
+
+def aligned_slice(x: Tensor, columns: int) -> Tensor:
+    """The same, as a slice of a longer buffer."""
+    return torch.empty(columns, (x.shape[0] + 3) // 4 * 4).t()[: x.shape[0]]
+
+
+def group_quant_aligned(x: Tensor, ue8m0: bool = False) -> tuple[Tensor, Tensor]:
+    out, scales = torch.empty(x.shape, dtype=E4M3), aligned(x, x.shape[1] // GROUP)
+    torch.ops._C.per_token_group_fp8_quant(x, out, scales, GROUP, 1e-10, -LIMIT, LIMIT, ue8m0, True, True)
+    return out, scales
+
+
+def group_quant_aligned_slice(x: Tensor) -> tuple[Tensor, Tensor]:
+    out, scales = torch.empty(x.shape, dtype=E4M3), aligned_slice(x, x.shape[1] // GROUP)
+    torch.ops._C.per_token_group_fp8_quant(x, out, scales, GROUP, 1e-10, -LIMIT, LIMIT, False, True, True)
+    return out, scales
+
+
+def group_quant_packed_aligned(x: Tensor) -> tuple[Tensor, Tensor]:
+    out, packed = torch.empty(x.shape, dtype=E4M3), aligned(x, x.shape[1] // GROUP // 4, torch.int32)
+    torch.ops._C.per_token_group_fp8_quant_packed(x, out, packed, GROUP, 1e-10, -LIMIT, LIMIT)
+    return out, packed
+
+
+def norm_block_quant_aligned(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    out, scales = torch.empty(x.shape, dtype=E4M3), aligned(x, x.shape[1] // GROUP)
+    torch.ops._C.rms_norm_per_block_quant(out, x, w, scales, EPS, None, None, GROUP, True)
+    return out, scales
+
+
 def norm_block_quant(
     x: Tensor, w: Tensor, dtype: torch.dtype = E4M3, upper: Tensor | None = None, transposed: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -173,6 +207,11 @@ def _quants() -> dict[str, Case]:
     return {
         "group columns": Case(group_quant_in_columns, [x], [GROUPS, DIVIDED]),
         "packed": Case(group_quant_packed, [rand(8, 1024)], [POWERS, DIVIDED, E8M0()]),
+        "group aligned": Case(group_quant_aligned, [x], [GROUPS, DIVIDED]),
+        "group aligned one row": Case(group_quant_aligned, [x[:1].clone()], [GROUPS, DIVIDED]),
+        "group aligned one group": Case(group_quant_aligned, [x[:, :GROUP].clone()], [GROUPS, DIVIDED]),
+        "packed aligned": Case(group_quant_packed_aligned, [rand(T, 1024)], [POWERS, DIVIDED, E8M0()]),
+        "norm block aligned": Case(norm_block_quant_aligned, [x, w], block),
         "norm block": Case(norm_block_quant, [x, w], block),
         "norm block bounded": Case(norm_block_quant_bounded, [x, w, torch.tensor(1.5)], block),
         "norm block columns": Case(norm_block_quant_in_columns, [x, w], block),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from cases import group_quant_aligned_slice
 from graphs import E4M3, bf16, graph_of, rand
 from torch import Tensor
 
@@ -26,9 +27,9 @@ def norm_over_what_others_fill(x: Tensor, w: Tensor) -> Tensor:
 
 
 def norm_into_a_buffer_of_another_size(x: Tensor, w: Tensor) -> Tensor:
-    out = torch.empty(x.shape[0] * 2, N // 2, dtype=x.dtype)
-    torch.ops._C.rms_norm(out.view(x.shape[0], N), x, w, 1e-6)
-    return out
+    out = torch.empty(w.shape[0], N, dtype=x.dtype)[: x.shape[0]]
+    torch.ops._C.rms_norm(out, x, None, 1e-6)
+    return out * 2
 
 
 def add_norm(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,8 +91,8 @@ def packed_in_part(x: Tensor) -> tuple[Tensor, Tensor]:
     return packed(x, 1, T)
 
 
-def packed_with_padding(x: Tensor) -> tuple[Tensor, Tensor]:
-    return packed(x, 2, T + 3)
+def packed_overlapping(x: Tensor) -> tuple[Tensor, Tensor]:
+    return packed(x, 2, T - 1)
 
 
 def channel_quant(x: Tensor, scale: Tensor) -> Tensor:
@@ -112,8 +113,24 @@ def group_quant(x: Tensor, scales: Tensor, group: int = GROUP) -> tuple[Tensor, 
     return out, scales
 
 
-def padded_columns_of_scales(x: Tensor) -> tuple[Tensor, Tensor]:
-    return group_quant(x, torch.empty_strided((T, N // GROUP), (1, T + 3)))
+def overlapping_columns_of_scales(x: Tensor) -> tuple[Tensor, Tensor]:
+    return group_quant(x, torch.empty_strided((T, N // GROUP), (1, T - 1)))
+
+
+def rows_of_scales_with_gaps(x: Tensor) -> tuple[Tensor, Tensor]:
+    return group_quant(x, torch.empty_strided((T, N // GROUP), (4, 1)))
+
+
+def norm_to_columns_with_gaps_as_rows(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    out, scales = torch.empty(x.shape, dtype=E4M3), torch.empty_strided((T, N // GROUP), (1, T + 3))
+    torch.ops._C.rms_norm_per_block_quant(out, x, w, scales, 1e-6, None, None, GROUP, False)
+    return out, scales
+
+
+def gate_to_columns_with_gaps(x: Tensor) -> tuple[Tensor, Tensor]:
+    out, scales = torch.empty(T, GROUP, dtype=E4M3), torch.empty_strided((T, 1), (1, T + 3))
+    torch.ops._C.silu_and_mul_per_block_quant(out, x, scales, GROUP, None, True)
+    return out, scales
 
 
 def packed_scales(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,10 +234,26 @@ REFUSED: dict[str, tuple[Callable[..., object], Sequence[Tensor], str]] = {
     "int8 a token": (dynamic_int8, [X], "are products with 127 / amax"),
     "int8 a group": (group_int8, [X], "are quotients without their fraction"),
     "packed in part": (packed_in_part, [X], "scales of a row of"),
-    "packed with padding": (packed_with_padding, [rand(T, 1024)], "lie neither in rows nor in columns"),
+    "packed overlapping": (packed_overlapping, [rand(T, 1024)], "lie neither in rows without gaps nor in"),
     "scale a channel": (channel_quant, [X, torch.rand(N)], "of shape [256] is not one element"),
     "codes across rows": (quant_across_rows, [X, SCALE], "are not written row by row"),
-    "padded scales": (padded_columns_of_scales, [X], "in columns without gaps, [1, 8]"),
+    "overlapping scales": (overlapping_columns_of_scales, [X], "without gaps nor in columns, [1, 4]"),
+    "slice that leaves the graph": (
+        group_quant_aligned_slice,
+        [X],
+        "are a part of %permute, which %slice_scatter uses too",
+    ),
+    "gaps in rows": (rows_of_scales_with_gaps, [X], "without gaps nor in columns, [4, 1]"),
+    "columns with gaps as rows": (
+        norm_to_columns_with_gaps_as_rows,
+        [X, W],
+        "do not lie row by row, as they are written",
+    ),
+    "gate to columns with gaps": (
+        gate_to_columns_with_gaps,
+        [X],
+        "have gaps between columns, [1, 8], but are written without",
+    ),
     "packed scales": (packed_scales, [torch.cat([X, X], -1)[:, :GROUP]], "are packed, int32, not float32"),
     "groups": (groups_that_do_not_fit, [X], "groups of 96 do not divide"),
     "positions": (rotary, [POSITIONS[None], X[None], CACHE], "have 2 dimensions"),
@@ -287,7 +320,7 @@ def test_the_operator_stays_and_says_why(
 
 
 def test_a_size_that_no_operand_has_is_refused() -> None:
-    graph = graph_of(norm_into_a_buffer_of_another_size, [X, W], dynamic=(0,), stop=True)
+    graph = graph_of(norm_into_a_buffer_of_another_size, [X, rand(T + 3)], dynamic=(0, 1), stop=True)
     result = graph.passed("canonicalize,dialect")
     (miss,) = result.context.near_misses
     assert "that no operand has" in miss.reason

@@ -113,20 +113,10 @@ def past_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
     scatter = node.args[0]
     if not is_call(scatter, aten.slice_scatter.default) or len(node.args) != 4 or len(scatter.args) != 5:
         return None
-    (over, source, dim, first, last), (_, along, start, end) = scatter.args, node.args
-    if dim != along or not is_static(dim, first, last, start, end):
+    place, over = _place(scatter.args, node.args), scatter.args[0]
+    if place is None or not storage.may_alias(node, place[0]) or not _same_strides(place[0], scatter):
         return None
-    assert isinstance(over, fx.Node) and isinstance(source, fx.Node)
-    assert isinstance(dim, int) and isinstance(first, int) and isinstance(last, int)
-    assert isinstance(start, int) and isinstance(end, int)
-    if end <= first or last <= start:
-        place = (over, dim, start, end)
-    elif first <= start and end <= last:
-        place = (source, dim, start - first, end - first)
-    else:
-        return None
-    if not storage.may_alias(node, place[0]) or not _same_strides(place[0], scatter):
-        return None
+    assert isinstance(over, fx.Node)
     if not storage.may_alias(node, _below_scatters(over)):  # a cache, to which writes follow each other
         return None
     part = put_before(node, SLICE, place)
@@ -134,6 +124,27 @@ def past_scatter(node: fx.Node, storage: Storage) -> fx.Node | None:
     part.meta["val"] = node.meta["val"] = fake(part)  # it lies in other memory
     refresh([(node, known)])
     return part
+
+
+def _place(
+    written: tuple[Argument, ...], read: tuple[Argument, ...]
+) -> tuple[fx.Node, int, Argument, Argument] | None:
+    """What a slice of ``read`` reads of what was ``written``: all of it, some of it, or what is beside it."""
+    (over, source, dim, first, last), (_, along, start, end) = written, read
+    assert isinstance(over, fx.Node) and isinstance(source, fx.Node) and isinstance(dim, int)
+    if dim != along:
+        return None
+    if first == start == 0 and last is end:  # which may be a symbol
+        return source, dim, 0, last
+    if not isinstance(first, int) or not isinstance(last, int):
+        return None
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    if end <= first or last <= start:
+        return over, dim, start, end
+    if first <= start and end <= last:
+        return source, dim, start - first, end - first
+    return None
 
 
 def _below_scatters(node: fx.Node) -> fx.Node:

@@ -16,7 +16,7 @@ from torch.fx.node import Argument
 from kernelweld.ir import Word, insert_word
 from kernelweld.ir.expansion import EXPANSION, Expansion, Member, Path
 from kernelweld.ir.origin import ORIGIN, Origin, output_of, source_lines
-from kernelweld.passes.symbols import SymbolNodes
+from kernelweld.passes.symbols import SymbolNodes, of_some
 from kernelweld.passes.values import fake, fresh
 from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import CAST, CLONE, RESHAPE, SLICE, Size, aten, dtype_of, shape_of
@@ -82,9 +82,7 @@ class Builder:
         """``x`` in another shape; ``x`` itself if it has that shape."""
         if same_shape(shape_of(x), sizes):
             return x
-        with self.call.node.graph.inserting_before(self.call.node):
-            shape = [self.symbols.node(s.node.expr) if isinstance(s, SymInt) else s for s in sizes]
-        return self._own(RESHAPE[0], (x, shape))
+        return self._own(RESHAPE[0], (x, self._numbers(sizes)))
 
     def part(self, x: fx.Node, start: int, end: int) -> fx.Node:
         """``x[..., start:end]``."""
@@ -102,6 +100,16 @@ class Builder:
         """``x`` of two dimensions with its columns one after the other in memory."""
         copy = self._own(CLONE, (self._own(aten.permute.default, (x, [1, 0])),), _CONTIGUOUS)
         return self._own(aten.permute.default, (copy, [1, 0]))
+
+    def strided(self, x: fx.Node, strides: Sequence[Size]) -> fx.Node:
+        """``x`` copied into memory with gaps, of these strides."""
+        value = x.meta["val"]
+        how = {"dtype": value.dtype, "device": value.device}
+        try:
+            memory = (self._numbers(shape_of(x)), self._numbers(strides))
+        except ValueError as error:
+            raise Miss("the strides of %{} are no sizes of the graph: {}", x, x, str(error)) from error
+        return self._own(aten.copy.default, (self._own(aten.empty_strided.default, memory, how), x))
 
     def unsqueezed(self, x: fx.Node, dim: int) -> fx.Node:
         """``x`` with a dimension of one."""
@@ -161,6 +169,10 @@ class Builder:
         node.meta[ORIGIN] = Origin(graph, sum(v is not None for v in values), sources, 1)
         return node
 
+    def _numbers(self, sizes: Sequence[Size]) -> list[Argument]:
+        with self.call.node.graph.inserting_before(self.call.node):
+            return [self.symbols.node(of_some(s.node.expr)) if isinstance(s, SymInt) else s for s in sizes]
+
     def _own(
         self, target: OpOverload, args: tuple[Argument, ...], kwargs: Mapping[str, Argument] = _NONE
     ) -> fx.Node:
@@ -177,7 +189,7 @@ class Builder:
         with self.call.node.graph.inserting_before(self.call.node):
             node = self.call.node.graph.call_function(target, args, dict(kwargs))
         self._place(node)
-        node.meta["val"] = fake(node)
+        node.meta["val"] = fake(node, self.call.node.meta.get("val"))
         return node
 
     def _place(self, node: fx.Node) -> None:

@@ -85,15 +85,25 @@ class Call:
         operands, read = self.operands(), list(self.results.values())
         own = [node for node in self.own() if node.users]
         nodes = sorted({*self.buffers(), *self.views(), *own})
-        given = {n for node in nodes for n in node.all_input_nodes} - {*nodes, *operands}
-        found = [(size, self._dimension(size, operands)) for size in sorted(given)]
-        return record_origin(nodes, operands, read, [(size, *where) for size, where in found])
+        pending = sorted({n for node in nodes for n in node.all_input_nodes} - {*nodes, *operands})
+        sizes: dict[fx.Node, tuple[fx.Node, int]] = {}
+        computed: dict[fx.Node, None] = {}
+        while pending:
+            size = pending.pop()
+            found = dimension_of(size, operands)
+            if found is not None:
+                sizes[size] = found
+            elif size not in computed:
+                computed[size] = None
+                pending += self._computed_from(size)
+        at = [(size, *where) for size, where in sizes.items()]
+        return record_origin(sorted({*nodes, *computed}), operands, read, at)
 
-    def _dimension(self, size: fx.Node, operands: tuple[fx.Node, ...]) -> tuple[fx.Node, int]:
-        found = dimension_of(size, operands) if isinstance(size.meta.get("val"), SymInt) else None
-        if found is None:
+    def _computed_from(self, size: fx.Node) -> list[fx.Node]:
+        """The sizes that a size is computed from, as one that is rounded up is."""
+        if size.op != "call_function" or not all(_is_size(n) for n in (size, *size.all_input_nodes)):
             raise Miss("%{} has a buffer of a size, %{}, that no operand has", size, self.node, size)
-        return found
+        return size.all_input_nodes
 
 
 def called_name(node: fx.Node) -> str:
@@ -130,6 +140,10 @@ def result_of(node: fx.Node, index: int) -> fx.Node | None:
     """The node of result ``index`` of a call, if others read it."""
     found = (u for u in node.users if u.target is operator.getitem and u.args[1] == index and u.users)
     return next(found, None)
+
+
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), SymInt)
 
 
 def _tensors(values: tuple[object, ...]) -> Iterator[fx.Node]:

@@ -13,7 +13,7 @@ from torch import fx
 from kernelweld.ir import GateMul
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call
-from kernelweld.passes.dialect.quants import check_transposed, codes_of, quantized
+from kernelweld.passes.dialect.quants import check_transposed, check_without_gaps, codes_of, quantized
 from kernelweld.patterns.ops import FLOATS, dtype_name, dtype_of, shape_of
 from kernelweld.patterns.reading import Miss
 
@@ -39,6 +39,7 @@ def silu_and_mul_per_block_quant(call: Call, build: Builder) -> Sequence[fx.Node
         raise Miss(
             "the scales have an upper bound, %{}, themselves, not their largest magnitude", upper, upper
         )
+    check_without_gaps(scales)
     check_transposed(scales, transposed)
     return quantized(build, gated(build, x, torch.float32, torch.float32), None, out, scales, group, "divide")
 

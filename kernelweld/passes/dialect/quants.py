@@ -16,8 +16,10 @@ from torch import fx
 from kernelweld.ir import E8M0, Quant, QuantScale
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call
+from kernelweld.passes.example_inputs import concrete
+from kernelweld.patterns.aliasing import VIEWS
 from kernelweld.patterns.dims import same_size
-from kernelweld.patterns.ops import FLOATS, dtype_name, dtype_of, shape_of, shape_text, value_of
+from kernelweld.patterns.ops import FLOATS, Size, dtype_name, dtype_of, shape_of, shape_text, value_of
 from kernelweld.patterns.reading import Miss
 
 E4M3 = torch.float8_e4m3fn
@@ -196,26 +198,67 @@ def coded(
 
 
 def laid(build: Builder, scale: fx.Node, scales: fx.Node) -> fx.Node:
-    """``scale`` as it lies in ``scales``: row by row, or column by column without gaps."""
+    """``scale`` as it lies in ``scales``: row by row, or column by column, with gaps or without."""
     dtype, found = dtype_of(scale), build.reshaped(scale, shape_of(scales))
     if dtype_of(scales) != dtype:
         names = dtype_name(dtype_of(scales)), dtype_name(dtype)
         raise Miss("the scales %{} are packed, {}, not {}", scales, scales, *names)
+    if has_gaps(scales):
+        _check_own(scales, build.call.node)
+        return build.strided(found, _strides(scales))
     if is_row_major(scales):
         return found
     if len(shape_of(scales)) != 2 or not _is_column_major(scales):
-        value = value_of(scales)
-        strides = shape_text(value.stride() if value is not None else ())
+        strides = shape_text(_strides(scales))
         raise Miss(
-            "the scales %{} lie neither in rows nor in columns without gaps, {}", scales, scales, strides
+            "the scales %{} lie neither in rows without gaps nor in columns, {}", scales, scales, strides
         )
     return build.column_major(found)
 
 
+def has_gaps(scales: fx.Node) -> bool:
+    """Whether ``scales`` lie in columns that are further apart than they are long, as TMA asks for."""
+    rows, *columns = shape_of(scales)
+    strides = _strides(scales)
+    if len(columns) != 1 or not same_size(strides[0], 1) or same_size(strides[1], rows):
+        return False
+    return concrete(strides[1]) >= concrete(rows)
+
+
+def check_without_gaps(scales: fx.Node) -> None:
+    """Checks that ``scales`` lie as a kernel that does not ask for their strides writes them."""
+    if has_gaps(scales):
+        strides = shape_text(_strides(scales))
+        raise Miss(
+            "the scales %{} have gaps between columns, {}, but are written without", scales, scales, strides
+        )
+
+
+def _check_own(buffer: fx.Node, call: fx.Node) -> None:
+    """Checks that nothing besides ``call`` uses the memory that ``buffer`` is a slice of, as one does that
+    is written back and leaves the graph.
+    """
+    node, user = buffer, call
+    while True:
+        other = next((other for other in node.users if other is not user), None)
+        if other is not None:
+            raise Miss("the scales %{} are a part of %{}, which %{} uses too", buffer, buffer, node, other)
+        if node.target not in VIEWS or not isinstance(node.args[0], fx.Node):
+            return
+        node, user = node.args[0], node
+
+
+def _strides(node: fx.Node) -> Sequence[Size]:
+    value = value_of(node)
+    return () if value is None else value.stride()
+
+
 def check_transposed(scales: fx.Node, transposed: object) -> None:
     """Checks that ``scales`` lie as the kernel, which is told whether by columns, writes them."""
+    if has_gaps(scales) and transposed:
+        return
     narrow = any(same_size(size, 1) for size in shape_of(scales))
-    if not narrow and bool(transposed) == is_row_major(scales):
+    if has_gaps(scales) or (not narrow and bool(transposed) == is_row_major(scales)):
         order = "column by column" if transposed else "row by row"
         raise Miss("the scales %{} do not lie {}, as they are written", scales, scales, order)
 

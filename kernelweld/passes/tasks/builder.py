@@ -179,6 +179,9 @@ class _Assembly:
         place, space, dims = landing(self.layout, self.domain, node)
         name = self.arguments.write(place, _kind(node))
         operand = self._address(write_access(place, dims), name, space)
+        dtype = node.meta["val"].dtype
+        if operand.dtype != dtype:  # bytes, copied as integers
+            operand = replace(operand, dtype=dtype, argument=operand.dtype)
         self.steps.append(Store(self.values[node], operand))
 
     def _scatter(self, node: fx.Node, word: CacheWrite) -> None:

@@ -11,7 +11,8 @@ from torch import fx
 
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, product
 from kernelweld.passes.tasks.lookup import Lookup, lookup_of
-from kernelweld.passes.tasks.views import base_of, expression, sizes_of
+from kernelweld.passes.tasks.views import base_of, expression, sizes_of, strides_of
+from kernelweld.patterns.aliasing import fills_buffer
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,37 @@ def _hint(stride: sympy.Expr) -> int:
 
 
 def write_access(node: fx.Node, dims: Dims) -> Access:
-    """How a buffer dense in the physical order of ``node`` is written."""
+    """How the buffer of ``node`` is written; byte by byte if there is a dimension more."""
+    strides = memory_strides(node)
+    if len(dims) > len(strides):
+        size = node.meta["val"].dtype.itemsize
+        strides = (*(stride * size for stride in strides), sympy.S.One)
+    return Access(node, dims, strides)
+
+
+def memory_strides(node: fx.Node) -> tuple[sympy.Expr, ...]:
+    """The strides of the buffer of an output: those of ``node`` where the graph copies it into memory that it
+    makes, with gaps or without, or else dense in its physical order.
+    """
+    return strides_of(node) if fills_buffer(node) else _dense(node)
+
+
+def has_gaps(node: fx.Node) -> bool:
+    """Whether the buffer of ``node`` may have elements that are none of ``node``."""
+    return memory_strides(node) != _dense(node)
+
+
+def memory_size(node: fx.Node) -> sympy.Expr:
+    """The elements of that buffer, those in gaps too: also in the one behind the last element."""
+    extents = [size * stride for size, stride in zip(sizes_of(node), memory_strides(node), strict=True)]
+    return max(extents, key=_hint, default=sympy.Integer(1))
+
+
+def _dense(node: fx.Node) -> tuple[sympy.Expr, ...]:
     sizes = sizes_of(node)
     strides = [sympy.Integer(0)] * len(sizes)
     step: sympy.Expr = sympy.Integer(1)
     for i in reversed(physical_order(node)):
         strides[i] = step
         step = step * sizes[i]
-    return Access(node, dims, tuple(strides))
+    return tuple(strides)

@@ -13,7 +13,8 @@ from kernelweld.codegen.task import Jump
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, product
 from kernelweld.passes.tasks.domain import Domain
 from kernelweld.passes.tasks.layout import Layout
-from kernelweld.passes.tasks.views import carry
+from kernelweld.passes.tasks.views import carry, sizes_of
+from kernelweld.patterns.aliasing import fills_buffer
 
 aten = torch.ops.aten
 
@@ -36,20 +37,31 @@ def landing(layout: Layout, domain: Domain, node: fx.Node) -> tuple[fx.Node, Axi
     """The last copy that the only use of ``node`` besides the steps comes to through views, or ``node``
     itself; and its dimensions, in a space of axes of its own: views may split those of rows and heads.
 
-    Column-major scales, scales in tiles of 128 by 4, or rotated heads made contiguous for an attention
-    kernel, need no copy of their own.
+    Column-major scales, with gaps between columns or without, scales in tiles of 128 by 4, or rotated
+    heads made contiguous for an attention kernel, need no copy of their own. Bytes that are copied as
+    integers have a dimension more than the copy: which byte of one it is.
     """
-    space, dims = _copied(layout.space), layout.held[node].dims
+    space, dims, byte = _copied(layout.space), layout.held[node].dims, Dims()
     found = node, _copied(space), dims
     for view in way(node, layout.steps):
         try:
-            dims = carry(space, view, dims)
-            if view.target is aten.clone.default:
+            if view.target is aten.view.dtype:
+                dims, byte = _packed(space, view, dims)
+            elif not fills_buffer(view):
+                dims = carry(space, view, dims)
+            if is_copy(view):
                 _check_tile(domain, space)
-                found = view, _copied(space), dims
+                found = view, _copied(space), dims + byte
         except DomainMismatch:
             break
     return found
+
+
+def _packed(space: AxisSpace, view: fx.Node, dims: Dims) -> tuple[Dims, Dims]:
+    """The dimensions of bytes seen as integers, and that of the bytes of one."""
+    integers, size = sizes_of(view)[-1], view.meta["val"].dtype.itemsize
+    whole, byte = space.regroup(dims[-1:], (integers, sympy.Integer(size)))
+    return (*dims[:-1], whole), (byte,)
 
 
 def _copied(space: AxisSpace) -> AxisSpace:
@@ -59,9 +71,22 @@ def _copied(space: AxisSpace) -> AxisSpace:
 def way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
     """The views and copies that are the only uses, one after the other."""
     users = [user for user in node.users if user not in steps]
-    while len(users) == 1 and (users[0].target in _VIEWS or users[0].target is aten.clone.default):
+    while len(users) == 1 and (users[0].target in _VIEWS or is_copy(users[0]) or _packs(users[0])):
         yield users[0]
         users = list(users[0].users)
+
+
+def _packs(node: fx.Node) -> bool:
+    """Whether ``node`` sees bytes as integers."""
+    if node.target is not aten.view.dtype:
+        return False
+    seen, given = node.meta["val"].dtype, node.all_input_nodes[0].meta["val"].dtype
+    return bool(given.itemsize == 1 < seen.itemsize)
+
+
+def is_copy(node: fx.Node) -> bool:
+    """Whether ``node`` has the elements of its operand in memory of its own."""
+    return node.target is aten.clone.default or fills_buffer(node)
 
 
 def _check_tile(domain: Domain, space: AxisSpace) -> None:

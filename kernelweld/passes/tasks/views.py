@@ -11,6 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from kernelweld.passes.symbols import of_some
 from kernelweld.passes.tasks.axes import AxisSpace, Dims, DomainMismatch
 
 aten = torch.ops.aten
@@ -24,6 +25,11 @@ def sizes_of(node: fx.Node) -> tuple[sympy.Expr, ...]:
 def expression(size: int | torch.SymInt) -> sympy.Expr:
     """A size or stride as sympy: an Integer, or the expression behind a SymInt."""
     return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def strides_of(node: fx.Node) -> tuple[sympy.Expr, ...]:
+    """The strides of a node's value."""
+    return tuple(of_some(expression(s)) for s in node.meta["val"].stride())
 
 
 def _regroup(space: AxisSpace, node: fx.Node, dims: Dims) -> Dims:

@@ -23,7 +23,7 @@ from kernelweld.passes.example_inputs import Input, concrete, example_inputs
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.tasks.builder import Arguments
 from kernelweld.passes.tasks.caches import part_of, returns_whole, target_of
-from kernelweld.passes.tasks.held import physical_order
+from kernelweld.passes.tasks.held import memory_size, memory_strides
 from kernelweld.passes.tasks.steps import is_write
 from kernelweld.passes.tasks.views import is_view
 from kernelweld.passes.verification.truth import original_graph, run_float64
@@ -37,23 +37,22 @@ _CARRIED = frozenset(
 
 @dataclass(frozen=True)
 class Buffer:
-    """An output: ``shape`` is that of memory, from the largest stride to the smallest, and ``order`` the
-    dimension of the value that each of them is.
-    """
+    """An output: how it lies in memory of ``size`` elements."""
 
     argument: str
     shape: tuple[int, ...]
-    order: tuple[int, ...]
+    strides: tuple[int, ...]
+    size: int
     dtype: torch.dtype
     device: torch.device
 
     def unwritten(self, device: torch.device | str | None) -> torch.Tensor:
         """Memory of NaN, or of the smallest integer, so that an element not written shows."""
         value = float("nan") if self.dtype.is_floating_point else torch.iinfo(self.dtype).min
-        return torch.full(self.shape, value, dtype=self.dtype, device=device or self.device)
+        return torch.full((self.size,), value, dtype=self.dtype, device=device or self.device)
 
     def logical(self, memory: torch.Tensor) -> torch.Tensor:
-        return memory.permute([self.order.index(i) for i in range(len(self.order))])
+        return memory.as_strided(self.shape, self.strides)
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ def specimen(weld: Weld) -> Specimen:
         original_graph(weld.steps, inputs, [*arguments.outputs, *writes]),
         _computed(weld, inputs, arguments, writes),
         tuple(map(arguments.inputs.get, inputs)),
-        tuple(_buffer(node, name) for node, name in arguments.outputs.items()),
+        tuple(_buffer(node, name, symbols) for node, name in arguments.outputs.items()),
         tuple(_part(w, arguments.update(w), position[targets[w]], symbols) for w in writes),
         tuple(_places(write, position) for write in writes),
         symbols,
@@ -225,22 +224,22 @@ def _extra_sizes(gm: fx.GraphModule, inputs: int) -> list[int]:
     return [concrete(node.meta["val"]) for node in gm.graph.find_nodes(op="placeholder")[inputs:]]
 
 
-def _buffer(node: fx.Node, argument: str) -> Buffer:
-    value, order = node.meta["val"], physical_order(node)
-    shape = tuple(concrete(value.shape[i]) for i in order)
-    return Buffer(argument, shape, order, value.dtype, value.device)
+def _buffer(node: fx.Node, argument: str, symbols: Mapping[str, int]) -> Buffer:
+    value = node.meta["val"]
+    strides, (size,) = _numbers(symbols, *memory_strides(node)), _numbers(symbols, memory_size(node))
+    return Buffer(argument, _concrete(value.shape), strides, size, value.dtype, value.device)
+
+
+def _numbers(symbols: Mapping[str, int], *extents: sympy.Expr) -> tuple[int, ...]:
+    """``extents`` as they were traced."""
+    return tuple(int(e.subs({symbol: symbols[symbol.name] for symbol in e.free_symbols})) for e in extents)
 
 
 def _part(write: fx.Node, argument: str, cache: int, symbols: Mapping[str, int]) -> CachePart:
     part, word = part_of(write), cast(CacheWrite, word_of(write))
-
-    def numbers(*extents: sympy.Expr) -> tuple[int, ...]:
-        return tuple(
-            int(e.subs({symbol: symbols[symbol.name] for symbol in e.free_symbols})) for e in extents
-        )
-
-    (start,) = numbers(part.offset)
-    shape, strides, operands = numbers(*part.sizes), numbers(*part.strides), len(_operands(write))
+    (start,) = _numbers(symbols, part.offset)
+    shape, strides = (_numbers(symbols, *extents) for extents in (part.sizes, part.strides))
+    operands = len(_operands(write))
     whole = returns_whole(write)
     return CachePart(argument, cache, part.dtype, shape, strides, start, word, operands, whole)
 

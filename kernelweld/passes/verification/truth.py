@@ -64,9 +64,15 @@ class Float64(fx.Interpreter):
             k: torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else v
             for k, v in kwargs.items()
         }
+        if target is torch.ops.aten.copy.default:  # into memory of the dtype that it has in the graph
+            args = tuple(a.double() if _is_float(a) else a for a in args)  # type: ignore[attr-defined]
         if getattr(target, "namespace", None) == "quantized_decomposed":  # they take float32 alone
             args = tuple(a.float() if _is_wide(a) else a for a in args)  # type: ignore[attr-defined]
         return super().call_function(target, args, kwargs)  # type: ignore[arg-type]
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _is_wide(value: object) -> bool:
