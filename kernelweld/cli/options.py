@@ -73,6 +73,10 @@ Tune: TypeAlias = Annotated[
 DryRun: TypeAlias = Annotated[
     bool, Option("--dry-run", help="Time nothing: welds, bytes and predicted launches, without a GPU.")
 ]
+Samples: TypeAlias = Annotated[int, Option("--samples", min=1, help="Draws of inputs for each weld.")]
+Seed: TypeAlias = Annotated[
+    int, Option("--seed", min=0, help="The first draw's seed; each next is one more.")
+]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
 PrintAfter: TypeAlias = Annotated[
     str | None, Option("--print-after", metavar="PASS,…|all|changed", help="Print the graph after passes.")
