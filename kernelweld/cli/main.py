@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, demo, inspect, passes, verify
+from kernelweld.cli import bench, compile, demo, inspect, passes, verify
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -39,6 +39,7 @@ app = typer.Typer(
 app.command("inspect")(inspect.command)
 app.command("bench")(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
+app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("demo")(demo.command)
 app.add_typer(passes.app, name="passes")
 

@@ -77,6 +77,21 @@ Samples: TypeAlias = Annotated[int, Option("--samples", min=1, help="Draws of in
 Seed: TypeAlias = Annotated[
     int, Option("--seed", min=0, help="The first draw's seed; each next is one more.")
 ]
+GpuTargets: TypeAlias = Annotated[
+    str, Option("--target", metavar="GPU,…", help="GPUs to compile for: sm_<n> of NVIDIA, gfx<n> of AMD.")
+]
+Emit: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--emit",
+        metavar="STAGE,…",
+        help="Texts to write to --output: source, ttir, ttgir, ptx, sass, amdgcn. Default: source.",
+    ),
+]
+OutputTo: TypeAlias = Annotated[
+    Path | None, Option("--output", "-o", metavar="DIR", help="Write the kernels as files to this folder.")
+]
+Force: TypeAlias = Annotated[bool, Option("--force", help="Replace files that exist.")]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
 PrintAfter: TypeAlias = Annotated[
     str | None, Option("--print-after", metavar="PASS,…|all|changed", help="Print the graph after passes.")

@@ -73,7 +73,7 @@ def _device() -> str:
         if torch.cuda.is_available():
             return "cuda"
     if not interpret():
-        raise NotInterpreting
+        raise NotInterpreting("kernelweld verify without a GPU")
     return "cpu"
 
 
@@ -88,12 +88,13 @@ def _welded(
     merge: bool,
     weld: str | None,
 ) -> Welded:
-    from kernelweld.cli.inspect import build
-    from kernelweld.cli.welded import welded, work_and_nodes
+    from kernelweld.cli import inspect, welded
 
     with messages().status(f"{target} {phase}: building, capturing and fusing"):
-        resolved = build(target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache)
-        return welded(resolved, merge=merge, stop=full, key=work_and_nodes).named(weld)
+        resolved = inspect.build(
+            target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache
+        )
+        return welded.welded(resolved, merge=merge, stop=full, key=welded.work_and_nodes).named(weld)
 
 
 def _checked(target: str, found: Welded, samples: int, seed: int, device: str) -> Checked:
