@@ -151,11 +151,13 @@ class NotFused(KernelweldError):
 
 @dataclass(eq=False)
 class NotInterpreting(KernelweldError):
-    """``backend="interpret"`` in a process where Triton compiles."""
+    """``purpose`` in a process where Triton compiles."""
+
+    purpose: str = "backend='interpret'"
 
     @property
     def what(self) -> str:
-        return "backend='interpret' needs Triton's interpreter, and Triton was imported without it"
+        return f"{self.purpose} needs Triton's interpreter, and Triton was imported without it"
 
     @property
     def remedy(self) -> str:

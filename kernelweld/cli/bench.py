@@ -14,8 +14,9 @@ from kernelweld.cli.render import messages, output
 from kernelweld.errors import NeedsGPU
 
 if TYPE_CHECKING:
-    from kernelweld.cli.benching import Bench, Figures, Welded
+    from kernelweld.cli.benching import Bench, Figures
     from kernelweld.cli.targets import Target
+    from kernelweld.cli.welded import Welded
 
 
 def command(
@@ -92,7 +93,7 @@ def _build(
 
 
 def _welded(target: Target, merge: bool, full: bool) -> Welded:
-    from kernelweld.cli.benching import welded
+    from kernelweld.cli.welded import welded
 
     return welded(target, merge=merge, stop=full)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,57 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from torch import fx
 
-from kernelweld.cli.captured import PIPELINE, captured
-from kernelweld.cli.render import launches, layers_of, plain_table
-from kernelweld.cli.targets import Target
+from kernelweld.cli.render import launches, plain_table
 from kernelweld.cli.tuning import Search, Timer
+from kernelweld.cli.welded import Welded, on_device
 from kernelweld.codegen.rows import most_rows
-from kernelweld.codegen.task import without_sources
 from kernelweld.codegen.timing import copy_bandwidth, microseconds, rotations
 from kernelweld.codegen.traffic import moved_bytes
 from kernelweld.codegen.tuning import Entry
-from kernelweld.errors import UnknownName
-from kernelweld.ir.report import GraphReport
-from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.launches import predict
-from kernelweld.passes.pipeline import Pipeline
-from kernelweld.passes.summary import run_reported
-from kernelweld.passes.verification.specimen import Specimen, specimen
-from kernelweld.passes.weld import WeldPlan
+from kernelweld.passes.verification.specimen import Specimen
 
 aten = torch.ops.aten
 
 _GB_PER_S = 1e-3  # of one byte per microsecond
-
-
-@dataclass(frozen=True)
-class RecordSpecimens(Pass):
-    """Takes every planned weld out of its graph; changes nothing."""
-
-    name = "record-specimens"
-
-    found: list[Specimen] = field(default_factory=list)
-
-    def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
-        plan = context.plan or WeldPlan(())
-        self.found.extend(map(specimen, plan.welds))
-        return PassResult(modified=False, count=len(plan.welds))
-
-
-@dataclass(frozen=True)
-class Welded:
-    """One target: its graphs' reports, and its welds with how often each occurs."""
-
-    graphs: tuple[GraphReport, ...]
-    welds: tuple[tuple[Specimen, int], ...]
-    layers: int | None
-
-    def named(self, name: str | None) -> Welded:
-        """Only the welds called ``name``; None is all. Raises ``UnknownName`` where there is none."""
-        kept = tuple(entry for entry in self.welds if name in (None, entry[0].name))
-        if name is not None and not kept:
-            raise UnknownName("weld", name, tuple(dict.fromkeys(one.name for one, _ in self.welds)))
-        return Welded(self.graphs, kept, self.layers)
 
 
 @dataclass(frozen=True)
@@ -132,26 +92,6 @@ class Bench:
         return Figures(one.name, count, plain.rows, plain.moved, plain.launches, us, fraction)
 
 
-def welded(target: Target, *, merge: bool = True, stop: bool = False) -> Welded:
-    """Plans every graph of one call of ``target``; layers that repeat a weld are one entry.
-
-    A pass that fails raises ``PassFailed``. ``stop``: see ``captured``.
-    """
-    record = RecordSpecimens()
-    *first, lower = Pipeline.from_text(PIPELINE).passes
-    pipeline = Pipeline((*first, record, lower), strict=True)
-    found = captured(target, merge=merge, stop=stop).graphs
-    graphs = tuple(run_reported(pipeline, graph)[1] for graph in found)
-    kinds = {_kind(one): one for one in reversed(record.found)}
-    counts = Counter(map(_kind, record.found))
-    return Welded(graphs, tuple((kinds[kind], count) for kind, count in counts.items()), layers_of(target))
-
-
-def _kind(one: Specimen) -> object:
-    """Equal for welds of equal work and equal sizes."""
-    return without_sources(one.program), one.buffers, one.caches, tuple(sorted(one.symbols.items()))
-
-
 def figures(one: Specimen, count: int) -> Figures:
     """What is known of a weld without running it."""
     rows = _at(most_rows(one.program), one)
@@ -168,13 +108,12 @@ def eager(gm: fx.GraphModule, device: str) -> fx.GraphModule:
     """``gm`` on ``device``, with cache writes in place: functional ones would copy the cache, which no model
     does.
     """
-    graph = copy.deepcopy(gm.graph)
-    for node in graph.nodes:
-        if "device" in node.kwargs:
-            node.kwargs = {**node.kwargs, "device": torch.device(device)}
+    moved = on_device(gm, device)
+    for node in moved.graph.nodes:
         if node.target in (aten.index_put.default, aten._unsafe_index_put.default):
             node.target = aten.index_put_.default
-    return fx.GraphModule(gm, graph)
+    moved.recompile()
+    return moved
 
 
 def show(console: Console, title: str, found: Welded, rows: Sequence[Figures]) -> None:

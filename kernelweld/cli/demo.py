@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import typer
 
 from kernelweld.cli import options as o
 from kernelweld.cli.render import EXIT_FAILED, messages, output
+from kernelweld.cli.verify import interpret
 
 if TYPE_CHECKING:
     from kernelweld.cli.checking import Checked
@@ -35,41 +35,36 @@ def command(targets: Targets = None) -> None:
     run, its kernel run by Triton's interpreter. Then one generated kernel, compiled for GPUs that need not be
     there. Exits with 1 if a weld is less exact than the nodes it replaces.
     """
-    if not _interpret():
+    if not interpret():
         raise typer.Exit(_in_new_process(targets or ()))
-    checked = [_one(target, phase) for target in targets or MODELS for phase in o.Phase]
-    kernels = [kernel for one in checked for kernel in one.kernels]
+    ran = [_one(target, phase) for target in targets or MODELS for phase in o.Phase]
+    kernels = [kernel for _, found in ran for kernel in found]
     if kernels:
         _show_kernel(_choose(kernels))
-    if not all(one.holds for one in checked):
+    if not all(checked.holds for checked, _ in ran):
         raise typer.Exit(EXIT_FAILED)
-
-
-def _interpret() -> bool:
-    """Makes this process interpret Triton kernels; False if Triton is there already and compiles them."""
-    os.environ["TRITON_INTERPRET"] = "1"
-    from kernelweld.codegen.interpreter import interpreting
-
-    return interpreting()
 
 
 def _in_new_process(targets: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", "kernelweld.cli", "demo", *targets], check=False).returncode
 
 
-def _one(target: str, phase: o.Phase) -> Checked:
+def _one(target: str, phase: o.Phase) -> tuple[Checked, list[Kernel]]:
     from kernelweld.cli.checking import check, show
     from kernelweld.cli.inspect import build
+    from kernelweld.cli.welded import welded, work_and_nodes
+    from kernelweld.codegen.emit import emit
 
     start = time.monotonic()
     with messages().status(f"{target} {phase}: building, fusing and interpreting"):
         resolved = build(
             target, phase, layers=None, full=False, batch=2, dtype=o.Dtype.bfloat16, cache=o.Cache.dynamic
         )
-        checked = check(resolved)
+        found = welded(resolved, key=work_and_nodes)
+        checked = check(found)
     show(output(), f"{target} {phase}", checked)
     messages().print(f"[dim]{target} {phase}: {time.monotonic() - start:.0f} s[/]")
-    return checked
+    return checked, [emit(one.program) for one, _ in found.welds]
 
 
 def _choose(kernels: Sequence[Kernel]) -> Kernel:

@@ -1,4 +1,4 @@
-"""The command line: ``kernelweld inspect``, ``bench``, ``demo`` and ``passes``."""
+"""The command line: one verb a module, put together here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, demo, inspect, passes
+from kernelweld.cli import bench, compile, demo, doctor, inspect, passes, patterns, verify
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -38,8 +38,12 @@ app = typer.Typer(
 )
 app.command("inspect")(inspect.command)
 app.command("bench")(bench.command)
+app.command("verify", epilog=verify.EXAMPLES)(verify.command)
+app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("demo")(demo.command)
+app.command("doctor", epilog="Example: kernelweld doctor --json")(doctor.command)
 app.add_typer(passes.app, name="passes")
+app.add_typer(patterns.app, name="patterns")
 
 
 def _version(wanted: bool) -> None:

@@ -73,6 +73,25 @@ Tune: TypeAlias = Annotated[
 DryRun: TypeAlias = Annotated[
     bool, Option("--dry-run", help="Time nothing: welds, bytes and predicted launches, without a GPU.")
 ]
+Samples: TypeAlias = Annotated[int, Option("--samples", min=1, help="Draws of inputs for each weld.")]
+Seed: TypeAlias = Annotated[
+    int, Option("--seed", min=0, help="The first draw's seed; each next is one more.")
+]
+GpuTargets: TypeAlias = Annotated[
+    str, Option("--target", metavar="GPU,…", help="GPUs to compile for: sm_<n> of NVIDIA, gfx<n> of AMD.")
+]
+Emit: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--emit",
+        metavar="STAGE,…",
+        help="Texts to write to --output: source, ttir, ttgir, ptx, sass, amdgcn. Default: source.",
+    ),
+]
+OutputTo: TypeAlias = Annotated[
+    Path | None, Option("--output", "-o", metavar="DIR", help="Write the kernels as files to this folder.")
+]
+Force: TypeAlias = Annotated[bool, Option("--force", help="Replace files that exist.")]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
 PrintAfter: TypeAlias = Annotated[
     str | None, Option("--print-after", metavar="PASS,…|all|changed", help="Print the graph after passes.")

@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelweld.cli import options as o
 from kernelweld.cli.render import output, plain_table
+
+if TYPE_CHECKING:
+    from kernelweld.passes.base import Pass
 
 app = typer.Typer(no_args_is_help=True, help="Which passes there are, and their options.")
 
 
-@app.command("list")
-def list_passes() -> None:
+@app.command("list", epilog="Example: kernelweld passes list")
+def list_passes(as_json: o.AsJson = False) -> None:
     """List all passes in the order in which they usually run, those of plug-ins last."""
-    from kernelweld.passes.table import load, passes
+    from kernelweld.passes.table import load, offered_by, passes
 
-    table = plain_table("pass", "what it does")
-    for name in passes():
-        table.add_row(name, _summary(load(name).__doc__))
-    output().print(table)
+    found = [(name, summary(load(name)), offered_by(name)) for name in passes()]
+    if as_json:
+        keys = ("name", "summary", "from")
+        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in found], indent=2))
+        return
+    table = plain_table("pass", "what it does", "from")
+    for row in found:
+        table.add_row(*row)
+    output().print(table, markup=False)
 
 
-@app.command()
-def show(name: Annotated[str, typer.Argument(metavar="PASS", show_default=False)]) -> None:
-    """Show one pass: its documentation, and its options with their defaults."""
-    from inspect import getdoc
-
-    from kernelweld.passes.spec import describe_options
-    from kernelweld.passes.table import load
+@app.command(epilog="Example: kernelweld passes show plan")
+def show(
+    name: Annotated[str, typer.Argument(metavar="PASS", show_default=False)], as_json: o.AsJson = False
+) -> None:
+    """Show one pass: what it does before and after, its options with their defaults, where it comes from."""
+    from kernelweld.passes.table import load, offered_by
 
     cls = load(name)
-    typer.echo(f"{name}\n\n{getdoc(cls)}\n")
-    options = describe_options(cls)
-    typer.echo("options: none" if not options else "options:")
+    options, origin = _options(cls), offered_by(name)
+    if as_json:
+        shown = {"name": name, "from": origin, "documentation": documentation(cls), "options": options}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    typer.echo(f"{name}, of {origin}\n\n{documentation(cls)}\n")
+    typer.echo("options:" if options else "options: none")
     for option in options:
         typer.echo(f"  {option}")
 
 
-def _summary(doc: str | None) -> str:
-    return (doc or "").strip().partition("\n")[0]
+def _options(cls: type[Pass]) -> list[str]:
+    from kernelweld.passes.spec import describe_options
+
+    return describe_options(cls)
+
+
+def documentation(cls: type) -> str:
+    """The docstring of a class without its indentation; one that inherits it has none."""
+    from inspect import cleandoc
+
+    return cleandoc(cls.__dict__.get("__doc__") or "")
+
+
+def summary(cls: type) -> str:
+    """The first line of the documentation."""
+    return documentation(cls).partition("\n")[0]

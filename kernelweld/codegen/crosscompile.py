@@ -17,6 +17,8 @@ from kernelweld.codegen.cache import write
 from kernelweld.codegen.crosscompile_worker import Compiled, Request, compile_all
 from kernelweld.codegen.emit import Kernel
 from kernelweld.codegen.interpreter import interpreting
+from kernelweld.codegen.launch import Launch, choose
+from kernelweld.codegen.task import WeldProgram
 from kernelweld.errors import CodegenFailed, UnknownName
 
 #: Targets that are tested; other ``sm_<n>`` and ``gfx<n>`` names are passed on to Triton.
@@ -35,8 +37,18 @@ _POINTERS: Mapping[torch.dtype, str] = {
 }
 
 
-def compile_for(kernel: Kernel, targets: Sequence[str]) -> list[Compiled]:
-    """``kernel`` compiled for each target ("sm_90", "gfx942", …), without a GPU.
+#: The texts that a kernel is compiled through, by whose GPUs they are for.
+STAGES: Mapping[str, tuple[str, ...]] = {
+    "cuda": ("ttir", "ttgir", "ptx", "sass"),
+    "hip": ("ttir", "ttgir", "amdgcn"),
+}
+
+_PACKS_FROM = 80  # the first NVIDIA architecture that rounds two values to bfloat16 at once
+
+
+def compile_for(kernel: Kernel, targets: Sequence[str], stages: Sequence[str] = ()) -> list[Compiled]:
+    """``kernel`` compiled for each target ("sm_90", "gfx942", …), without a GPU, with the text of each of
+    ``stages`` that the target has.
 
     A process that interprets kernels cannot compile them, so there a second process does it. Raises
     ``UnknownName`` for a target that is none, and ``CodegenFailed`` with the compiler's words when the
@@ -46,9 +58,10 @@ def compile_for(kernel: Kernel, targets: Sequence[str]) -> list[Compiled]:
         path=str(write(kernel)),
         name=kernel.name,
         signature=signature(kernel),
-        targets=tuple(_target(name) for name in targets),
+        targets=tuple(map(gpu_target, targets)),
         num_warps=kernel.launch.num_warps,
         num_stages=kernel.launch.num_stages,
+        stages=tuple(stages),
     )
     return _in_subprocess(kernel, request) if interpreting() else _here(kernel, request)
 
@@ -59,12 +72,24 @@ def signature(kernel: Kernel) -> dict[str, str]:
     return pointers | dict.fromkeys(kernel.symbols, "i32")
 
 
-def _target(name: str) -> tuple[str, str, int | str, int]:
+def gpu_target(name: str) -> tuple[str, str, int | str, int]:
+    """The name, backend, architecture and warp size of a target. Raises ``UnknownName`` for what is none."""
     if found := re.fullmatch(r"sm_(\d+)a?", name):
         return name, "cuda", int(found[1]), 32
     if re.fullmatch(r"gfx[0-9a-f]+", name):
         return name, "hip", name, 64 if name.startswith("gfx9") else 32
     raise UnknownName("GPU target", name, TARGETS)
+
+
+def launch_for(program: WeldProgram, target: str) -> Launch:
+    """The launch that is chosen for ``program`` on a GPU of that name: as there, by all that it can do."""
+    _, backend, architecture, _ = gpu_target(target)
+    return choose(program, packed=backend == "cuda" and int(architecture) >= _PACKS_FROM)
+
+
+def disassembles() -> bool:
+    """Whether this triton comes with the disassembler that "sass" needs."""
+    return crosscompile_worker.tool("nvdisasm").is_file()
 
 
 def _here(kernel: Kernel, request: Request) -> list[Compiled]:

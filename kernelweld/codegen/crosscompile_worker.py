@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +39,7 @@ class Request:
     targets: tuple[tuple[str, str, int | str, int], ...]  # name, backend, architecture, warp size
     num_warps: int
     num_stages: int
+    stages: tuple[str, ...] = ()  # texts that are wanted: ttir, ttgir, ptx, sass, amdgcn
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Compiled:
 
     ``registers`` are per thread. ``stack_bytes`` per thread hold spilled registers and local arrays; 0 is
     what a good kernel has. ``shared_bytes`` are per program, ``binary_bytes`` the size of the cubin or
-    hsaco.
+    hsaco. ``texts`` are the wanted stages that the target has.
     """
 
     target: str
@@ -57,6 +58,7 @@ class Compiled:
     binary_bytes: int
     seconds: float
     assembly: str
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 def compile_all(request: Request) -> list[Compiled]:
@@ -88,7 +90,17 @@ def _compile(
     nvidia = backend == "cuda"
     binary, text = (kernel.asm[kind] for kind in (("cubin", "ptx") if nvidia else ("hsaco", "amdgcn")))
     registers, stack = _nvidia_usage(binary) if nvidia else _amd_usage(text)
-    return Compiled(name, registers, stack, kernel.metadata.shared, len(binary), round(seconds, 3), text)
+    texts = _texts(kernel.asm, request.stages)
+    sizes = (registers, stack, kernel.metadata.shared, len(binary))
+    return Compiled(name, *sizes, round(seconds, 3), text, texts)
+
+
+def _texts(stages: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, str]:
+    """The wanted ones of a kernel's stages; machine code of NVIDIA's is disassembled."""
+    texts = {stage: str(stages[stage]) for stage in wanted if stage in stages and stage != "sass"}
+    if "sass" in wanted and "cubin" in stages:
+        texts["sass"] = _run_on("nvdisasm", stages["cubin"], "--print-code")
+    return texts
 
 
 @contextmanager
@@ -104,16 +116,25 @@ def _asked_by_kernels(target: GPUTarget) -> Iterator[None]:
 
 def _nvidia_usage(cubin: bytes) -> tuple[int, int]:
     """(registers, stack bytes) as ``cuobjdump`` reports them; spills show in the stack."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(tool), "--dump-resource-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = _run_on("cuobjdump", cubin, "--dump-resource-usage")
     found = _RESOURCES.search(text)
     if found is None:
         raise RuntimeError(f"no resource usage in the output of cuobjdump: {text!r}")
     return int(found[1]), int(found[2])
+
+
+def _run_on(name: str, cubin: bytes, option: str) -> str:
+    """What a tool that comes with triton says of ``cubin``."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool(name)), option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def tool(name: str) -> Path:
+    """Where triton has its own copy of one of NVIDIA's tools."""
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
 
 
 def _amd_usage(assembly: str) -> tuple[int, int]:
@@ -128,7 +149,7 @@ def _amd_usage(assembly: str) -> tuple[int, int]:
 def main() -> None:
     """Reads a request, writes ``{"compiled": […]}`` or ``{"error": …}``."""
     fields: dict[str, Any] = json.load(sys.stdin)
-    fields["targets"] = tuple(tuple(t) for t in fields["targets"])
+    fields |= {"targets": tuple(map(tuple, fields["targets"])), "stages": tuple(fields["stages"])}
     try:
         answer: dict[str, object] = {"compiled": [asdict(c) for c in compile_all(Request(**fields))]}
     except Exception as error:  # the caller raises it again with the weld's name

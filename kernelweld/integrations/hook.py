@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from inspect import getsource
 from pathlib import Path
 
 import torch
@@ -23,6 +25,7 @@ from kernelweld.errors import KernelweldWarning, PassFailed
 from kernelweld.ir.report import GraphReport
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
 from kernelweld.passes.summary import run_reported
+from kernelweld.patterns.table import PATTERNS, offered_by, patterns
 
 _REPORTS: ContextVar[list[GraphReport] | None] = ContextVar("kernelweld_reports", default=None)
 
@@ -62,8 +65,15 @@ class KernelweldPass(CustomGraphPass):
 
     def uuid(self) -> str:
         tuning = "untuned" if self.tuning is None else self.tuning.digest
-        covered = (self.pipeline, str(self.strict), tuning, environment())
+        covered = (self.pipeline, str(self.strict), tuning, environment(), *_offered())
         return hashlib.sha256("\n".join(covered).encode()).hexdigest()
+
+
+def _offered() -> Iterator[str]:
+    """The patterns of other distributions, which run where kernelweld's own do: name, version and text."""
+    for name, cls in patterns().items():
+        if name not in PATTERNS:
+            yield f"{name} of {offered_by(name)}\n{getsource(sys.modules[cls.__module__])}"
 
 
 def warn_failure(failure: PassFailed) -> None:

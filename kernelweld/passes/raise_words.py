@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from kernelweld.passes.canonicalize.strides import is_contiguous
 from kernelweld.passes.restore import restore_all
 from kernelweld.patterns.aliasing import Writes, reads_by_strides
 from kernelweld.patterns.pattern import Match, NoMatch, Pattern
-from kernelweld.patterns.table import PATTERNS
+from kernelweld.patterns.table import load, patterns
 
 #: What a word node inherits from the node whose value it takes over.
 _INHERITED = (
@@ -37,6 +37,8 @@ _INHERITED = (
 class RaisePass(Pass):
     """Raises every match of the patterns, in the order of their table, each anchor once.
 
+    ``patterns``: those to try, by name. Other distributions offer more in the group ``kernelweld.patterns``.
+
     A word node has the metadata of the value it replaces and, under ``ORIGIN``, the nodes it came from.
     Anchors that look like a word and are none become near misses of the context, the nearest reason of each.
 
@@ -46,12 +48,12 @@ class RaisePass(Pass):
 
     name: ClassVar[str] = "raise"
 
-    patterns: tuple[str, ...] = tuple(PATTERNS)
+    patterns: tuple[str, ...] = field(default_factory=lambda: tuple(patterns()))
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         sweep = _Sweep(gm.graph)
         for name in self.patterns:
-            sweep.run(PATTERNS[name]())
+            sweep.run(load(name)())
         context.near_misses.extend(sweep.near_misses())
         return PassResult(sweep.raised > 0, sweep.raised)
 

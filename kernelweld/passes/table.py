@@ -42,6 +42,14 @@ def load(name: str) -> type[Pass]:
     return cls
 
 
+def offered_by(name: str) -> str:
+    """Which distribution a pass comes from, with its version; "kernelweld" for its own."""
+    if name in BUILT_IN:
+        return "kernelweld"
+    (point,) = entry_points(group=GROUP, name=name)
+    return "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
 @cache
 def passes() -> Mapping[str, str]:
     """All passes by name, as ``module:Class``: the built-in ones, then those of other distributions."""

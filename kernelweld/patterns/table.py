@@ -1,10 +1,14 @@
-"""All patterns, in the order in which they are tried."""
+"""All patterns, in the order in which they are tried: kernelweld's own, then those of other distributions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
+from kernelweld.errors import KernelweldWarning, UnknownName
 from kernelweld.patterns.cache_write import CacheWritePattern
 from kernelweld.patterns.e2m1 import E2M1Pattern
 from kernelweld.patterns.e4m3 import E4M3Pattern
@@ -44,3 +48,56 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
         )
     }
 )
+
+#: The entry-point group in which other distributions offer patterns, as ``name = "module:Class"``.
+GROUP = "kernelweld.patterns"
+
+
+@cache
+def patterns() -> Mapping[str, type[Pattern]]:
+    """All patterns by name: the built-in ones, then those of other distributions, by name."""
+    return merged(PATTERNS, entry_points(group=GROUP))
+
+
+def merged(
+    built_in: Mapping[str, type[Pattern]], offered: Iterable[EntryPoint]
+) -> Mapping[str, type[Pattern]]:
+    """Both tables as one. What is offered and cannot be used is left out with a warning: a model runs on."""
+    found = dict(built_in)
+    for point in sorted(offered, key=lambda p: p.name):
+        try:
+            found[point.name] = loaded(point, found)
+        except Exception as error:  # whatever the import of another distribution raises
+            cause = f"pattern {point.name!r} ({point.value}) is left out: {type(error).__name__}: {error}"
+            remedy = "Repair or uninstall the package that offers it."
+            warnings.warn(KernelweldWarning(cause, remedy), stacklevel=2)
+    return MappingProxyType(found)
+
+
+def loaded(point: EntryPoint, known: Mapping[str, type[Pattern]] = PATTERNS) -> type[Pattern]:
+    """The pattern that ``point`` offers. Raises if it is none, or one of its name is ``known``."""
+    if point.name in known:
+        first = f"{known[point.name].__module__}:{known[point.name].__qualname__}"
+        raise ValueError(f"{first} has that name too")
+    cls = point.load()
+    if not (isinstance(cls, type) and issubclass(cls, Pattern)):
+        raise TypeError(f"{point.value} is not a Pattern")
+    if cls.name != point.name:
+        raise TypeError(f"{point.value} is called {cls.name!r}")
+    return cls
+
+
+def load(name: str) -> type[Pattern]:
+    """The pattern ``name``. Raises :class:`UnknownName` with close names."""
+    found = patterns()
+    if name not in found:
+        raise UnknownName("pattern", name, tuple(found))
+    return found[name]
+
+
+def offered_by(name: str) -> str:
+    """Which distribution a pattern comes from, with its version; "kernelweld" for its own."""
+    if name in PATTERNS:
+        return "kernelweld"
+    (point,) = entry_points(group=GROUP, name=name)
+    return "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"

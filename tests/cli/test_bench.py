@@ -15,9 +15,10 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from kernelweld.cli.benching import Bench, eager, welded
+from kernelweld.cli.benching import Bench, eager
 from kernelweld.cli.main import app
 from kernelweld.cli.targets import Target
+from kernelweld.cli.welded import welded
 from kernelweld.codegen.timing import rotations
 from kernelweld.passes.verification.specimen import Draw
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelweld.cli.benching import Bench, welded
+from kernelweld.cli.benching import Bench
 from kernelweld.cli.targets import Target
+from kernelweld.cli.welded import welded
 from kernelweld.codegen.interpreter import interpreting
 from kernelweld.codegen.tuning import Tuning
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kernelweld.cli.checking import Checked, show
+from kernelweld.cli.checking import Checked, Verdict, show
 from kernelweld.ir.report import GraphReport, Launches
-from kernelweld.passes.verification.check import WeldCheck
 from kernelweld.passes.verification.contract import ErrorReport
 
 MODELS = """
@@ -73,7 +72,7 @@ def test_a_process_that_compiles_kernels_already_starts_another(tmp_path: Path) 
 
 def checked(*errors: ErrorReport) -> Checked:
     graph = GraphReport(5, {"rms_norm": 2}, (), (), Launches(9, 7))
-    return Checked((graph,), tuple(WeldCheck("rms_norm", (e,)) for e in errors), (), layers=2)
+    return Checked((graph,), tuple(Verdict("rms_norm", 3, (e,)) for e in errors), layers=2)
 
 
 GOOD = ErrorReport("y", weld=1e-3, original=1e-3, allowed=1e-3)
@@ -91,8 +90,8 @@ def test_the_table_shows_the_worst_of_alike_welds() -> None:
     text = console.file.getvalue()
     assert "2 rms_norm" in text
     assert "9 → 7 predicted (4.5 → 3.5 a layer)" in text
-    (line,) = [line for line in text.splitlines() if "2 ×" in line]
-    assert line.split() == ["2", "×", "rms_norm", "1.00e-04", "1.00e-06", "BROKEN"]
+    (line,) = [line for line in text.splitlines() if "6 ×" in line]
+    assert line.split() == ["6", "×", "rms_norm", "1.00e-04", "1.00e-06", "BROKEN"]
 
 
 @pytest.mark.hf

@@ -287,7 +287,7 @@ def test_passes_list_and_show(run: Callable[..., Result]) -> None:
     order = [listed.index(name) for name in ("canonicalize", "raise", "plan", "lower")]
     assert order == sorted(order)
     shown = run("passes", "show", "plan").stdout
-    assert shown.startswith("plan\n\n")
+    assert shown.startswith("plan, of kernelweld\n\n")
     assert "  max-tasks=8: an integer\n" in shown
     assert "did you mean 'plan'" in run("passes", "show", "plans").stderr
 

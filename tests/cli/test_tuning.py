@@ -13,10 +13,11 @@ import torch
 from typer.testing import CliRunner
 
 import kernelweld
-from kernelweld.cli.benching import Bench, welded
+from kernelweld.cli.benching import Bench
 from kernelweld.cli.main import app
 from kernelweld.cli.targets import Target
 from kernelweld.cli.tuning import Search
+from kernelweld.cli.welded import welded
 from kernelweld.codegen.cache import load
 from kernelweld.codegen.emit import Kernel
 from kernelweld.codegen.launch import Launch, candidates, choose

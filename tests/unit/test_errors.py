@@ -52,6 +52,11 @@ CASES: list[tuple[KernelweldError, str]] = [
         "  how to proceed: pip install 'kernelweld[hf]'",
     ),
     (
+        errors.NotInterpreting("kernelweld verify"),
+        "kernelweld verify needs Triton's interpreter, and Triton was imported without it\n"
+        "  how to proceed: Set the environment variable TRITON_INTERPRET=1 before Python starts.",
+    ),
+    (
         errors.NotAModule("int", source="serve.py:3"),
         "fuse() takes an nn.Module or a function, not 'int'\n"
         "  at serve.py:3\n"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.passes.verification.contract import ErrorReport, compare
-from kernelweld.passes.verification.specimen import specimen
+from kernelweld.passes.verification.specimen import Specimen, specimen
 from kernelweld.passes.weld import Weld
 
 
@@ -31,9 +34,14 @@ def check_weld(weld: Weld, seed: int = 0, tuning: Tuning | None = None) -> WeldC
     in their graph.
     """
     one = specimen(weld)
-    draw = one.draw(seed)
+    return check_specimen(one, seed, None if tuning is None else tuning.launch_of(one.program))
+
+
+def check_specimen(
+    one: Specimen, seed: int = 0, launch: Launch | None = None, device: torch.device | str | None = None
+) -> WeldCheck:
+    """The same for a weld that was taken out of its graph, on ``device`` or where it was traced."""
+    draw = one.draw(seed, device)
     original = one.originals(draw)
-    one.launch(draw, None if tuning is None else tuning.launch_of(one.program))
-    return WeldCheck(
-        weld.name, tuple(map(compare, one.results, one.outputs(draw), original, one.truth(draw)))
-    )
+    one.launch(draw, launch)
+    return WeldCheck(one.name, tuple(map(compare, one.results, one.outputs(draw), original, one.truth(draw))))

@@ -1,0 +1,104 @@
+"""``kernelweld doctor``: findings of this machine, and of machines where something is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from kernelweld.cli import examining
+from kernelweld.cli.examining import Finding
+from kernelweld.errors import CodegenFailed
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compilers that answer at once, and a cache folder of the test's own."""
+    monkeypatch.setattr("kernelweld.codegen.crosscompile.compile_for", lambda kernel, targets: [])
+    monkeypatch.setenv("KERNELWELD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def findings(done: Result) -> Mapping[str, Mapping[str, object]]:
+    return {one["what"]: one for one in json.loads(done.stdout)["findings"]}
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_line_is_a_state_and_what_is_wrong_has_a_remedy(kernelweld_command: Command) -> None:
+    done = kernelweld_command("doctor", "--json")
+    assert done.exit_code == 0, done.stdout
+    assert json.loads(done.stdout)["ok"]
+    found = findings(done)
+    assert {"python", "torch", "triton", "transformers", "vLLM", "FlashInfer", "NIXL"} <= set(found)
+    assert {"GPU", "driver", "cache folder", "interpreter", "compiles for gfx942"} <= set(found)
+    for one in found.values():
+        assert one["state"] in ("ok", "missing", "broken")
+        assert one["state"] == "ok" or one["remedy"] or one["what"] == "driver"
+
+
+def test_the_compilers_of_this_machine() -> None:
+    """The kernel that is compiled is a whole one."""
+    states = {one.what: one.state for one in examining.compilers()}
+    assert states["compiles for sm_90"] == states["compiles for gfx942"] == "ok"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_folder_that_cannot_be_written(
+    kernelweld_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KERNELWELD_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    done = kernelweld_command("doctor")
+    assert done.exit_code == 1
+    (line,) = [line for line in done.stdout.splitlines() if "cache folder" in line]
+    assert line.split()[0] == "broken"
+    assert "Set KERNELWELD_CACHE_DIR to a folder that can be written." in done.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_damaged_package(kernelweld_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(name: str) -> object:
+        raise OSError("libcudart.so.13: cannot open shared object file\nand more")
+
+    monkeypatch.setattr("importlib.import_module", damaged)
+    found = {one.what: one for one in examining.packages()}
+    assert found["torch"].fails
+    assert found["torch"].found == "OSError: libcudart.so.13: cannot open shared object file"
+
+
+def test_what_is_optional_does_not_fail(kernelweld_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Finding]:
+        yield Finding("pass x", "broken", "ImportError", "Repair it.")
+
+    monkeypatch.setattr(examining, "CHECKS", {"plug-ins": broken})
+    done = kernelweld_command("doctor")
+    assert (done.exit_code, "broken" in done.stdout) == (0, True)
+
+
+def test_a_target_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(kernel: object, targets: tuple[str, ...]) -> None:
+        raise CodegenFailed("doctor", "it does not compile")
+
+    monkeypatch.setattr("kernelweld.codegen.crosscompile.compile_for", fails)
+    states = {one.what: one.state for one in examining.compilers()}
+    assert states["compiles for sm_100"] == "broken"
+
+
+def test_plugins_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offered(group: str) -> list[EntryPoint]:
+        names = {"kernelweld.patterns": [("norms", "kernelweld.patterns.rms_norm:RMSNormPattern")]}
+        gone = [("gone", "no_such_module:GonePass")]
+        return [EntryPoint(*one, group) for one in names.get(group, gone)]
+
+    monkeypatch.setattr(examining, "entry_points", offered)
+    monkeypatch.setattr("kernelweld.passes.table.passes", lambda: {"gone": "no_such_module:GonePass"})
+    a_pass, pattern = examining.plugins()
+    assert (a_pass.what, a_pass.state) == ("pass gone", "broken")
+    assert a_pass.remedy == "Repair or uninstall the package that offers no_such_module:GonePass."
+    assert (pattern.state, "is called 'rms_norm'" in pattern.found) == ("broken", True)
