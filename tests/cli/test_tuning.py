@@ -109,12 +109,12 @@ def test_a_launch_that_is_hardly_faster_loses(gated: Specimen, times: list[float
 
 def wrong_element(draw: Draw, launch: Launch | None) -> None:
     if launch == WIDE:
-        draw.tensors["gate_mul_out_ptr"].view(torch.int16)[-1, -1] ^= 1
+        draw.tensors["gate_mul_out_ptr"].view(torch.int16).view(-1)[-1] ^= 1
 
 
 def nothing_written(draw: Draw, launch: Launch | None) -> None:
     if launch == WIDE:
-        draw.tensors["gate_mul_out_ptr"][2:4] = float("nan")
+        draw.tensors["gate_mul_out_ptr"].view(-1)[200:400] = float("nan")
 
 
 def does_not_run(draw: Draw, launch: Launch | None) -> None:
