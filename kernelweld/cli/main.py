@@ -1,4 +1,4 @@
-"""The command line: ``kernelweld inspect``, ``bench``, ``demo`` and ``passes``."""
+"""The command line: ``kernelweld inspect``, ``explain``, ``bench``, ``demo`` and ``passes``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, demo, inspect, passes
+from kernelweld.cli import bench, demo, explain, inspect, passes
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -37,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("inspect")(inspect.command)
+app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("bench")(bench.command)
 app.command("demo")(demo.command)
 app.add_typer(passes.app, name="passes")
