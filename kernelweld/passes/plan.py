@@ -39,10 +39,20 @@ class _Refusal:
 
     reason: str
     rule: Rule = "legality"
+    advice: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to change in the model."""
+        return self.advice or _REMEDIES[self.rule]
 
 
 #: For a residual sum or a rotary table without a norm, rotation or gate beside it.
-_ALONE = _Refusal("by itself it is one elementwise kernel, which Inductor fuses with its neighbours", "cost")
+_ALONE = _Refusal(
+    "by itself it is one elementwise kernel, which Inductor fuses with its neighbours",
+    "cost",
+    "Nothing: it is no launch of its own.",
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,7 @@ def _left_out(
 
 def _near_miss(node: fx.Node, kind: str, why: _Refusal) -> NearMiss:
     line, reason = source_line(node.meta), f"not welded: {why.reason}"
-    return NearMiss(node.name, kind, line, reason, why.rule, node.name, line, _REMEDIES[why.rule])
+    return NearMiss(node.name, kind, line, reason, why.rule, node.name, line, why.remedy)
 
 
 def _count_words(graph: fx.Graph) -> dict[str, int]:
