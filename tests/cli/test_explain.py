@@ -55,6 +55,13 @@ def near_miss():
         return x * root
 
     return fn, (torch.randn(3, 64),), {}
+
+
+def wide():
+    def fn(x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    return fn, (torch.randn(2, 200000),), {}
 """
 
 
@@ -169,6 +176,14 @@ def test_near_misses_leave_out_what_is_welded(explain: Callable[..., Result], mo
     assert miss["node_source"].endswith(f"{models}.py:{line_of('fault')}")
     nothing = explain(f"{models}:near_miss", "--kind", "rope").stdout
     assert "nothing: no word and no near miss of this kind\n" in nothing
+
+
+def test_the_rule_that_decided_comes_with_its_numbers(explain: Callable[..., Result], models: str) -> None:
+    (graph,) = answer(explain(f"{models}:wide", "--json"))["graphs"]
+    (word,) = graph["words"]
+    assert word["left_out"]["rule"] == "legality"
+    assert "a row of 200000 elements does not fit one tile" in word["left_out"]["reason"]
+    assert word["left_out"]["remedy"]
 
 
 def test_words_without_a_plan(explain: Callable[..., Result], models: str) -> None:

@@ -169,12 +169,9 @@ OTHERS = (
 #: The rest is shown every night.
 SAMPLED = (
     "an_extra_contiguous",
-    "chunk_for_split",
     "the_residual_added_twice",
     "eps_added_after_the_root",
-    "norm_in_fp16",
     "weight_cast_late_to_float64",
-    "mean_over_a_wrong_dimension",
     "a_sign_forgotten",
     "relu_for_silu",
 )
