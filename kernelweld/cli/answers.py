@@ -17,6 +17,7 @@ from kernelweld.tables import places, short_source
 
 _NODE = re.compile(r"%\w+")
 _LISTED = 8  # operators or files of a line that are shown
+_LOOKED_UP = "row by row, by the kernels that read it"
 _UNPLANNED = "no weld holds it: the pipeline does not plan one, or dropped it"
 
 #: One thing that is shown: its title, and what is said of it, by label.
@@ -77,6 +78,7 @@ def _word(word: WordSeen) -> Mapping[str, object]:
         "sources": word.lines.sources,
         "weld": None if word.weld is None else _weld(word.weld),
         "left_out": None if word.left is None else asdict(word.left),
+        "looked_up": word.looked_up,
         "stopped": None if word.stopped is None else asdict(word.stopped),
     }
 
@@ -110,6 +112,8 @@ def _of_word(word: WordSeen) -> Entry:
     facts = [] if word.stopped is None else [("ends here", _end(word.stopped))]
     if word.weld is not None:
         facts += _held(word.weld)
+    elif word.looked_up:
+        facts += [("looked up", _LOOKED_UP), ("lines", places(word.lines.sources))]
     elif word.left is None:
         facts += [("not welded", _UNPLANNED), ("lines", places(word.lines.sources))]
     else:

@@ -11,7 +11,7 @@ from torch import fx
 from kernelweld.cli.captured import PIPELINE, captured
 from kernelweld.cli.targets import Target
 from kernelweld.errors import PassFailed
-from kernelweld.ir import word_of
+from kernelweld.ir import RopeTable, word_of
 from kernelweld.ir.origin import STOPPED, Stop, sources_of, stacks_of
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
@@ -19,6 +19,7 @@ from kernelweld.passes.launcher import program_of
 from kernelweld.passes.launches import predict
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.summary import run_reported
+from kernelweld.passes.tasks.lookup import is_looked_up
 from kernelweld.passes.tasks.steps import is_write
 from kernelweld.passes.verification.truth import original_graph
 from kernelweld.passes.weld import Weld, WeldPlan, describe
@@ -53,7 +54,10 @@ class WeldSeen:
 
 @dataclass(frozen=True)
 class WordSeen:
-    """One raised word: the weld that holds it, or the near miss that says why none does."""
+    """One raised word: the weld that holds it, or the near miss that says why none does.
+
+    ``looked_up``: a table whose rows the kernels look up that read it, so that none has to compute it.
+    """
 
     node: str
     kind: str
@@ -62,6 +66,7 @@ class WordSeen:
     stopped: Stop | None
     weld: WeldSeen | None
     left: NearMiss | None
+    looked_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,8 @@ def _words(
             weld = held.get(node)
             out = None if weld is not None else left.get(node.name)
             stopped = node.meta.get(STOPPED)
-            yield WordSeen(node.name, word.kind, str(word), Lines.of(node), stopped, weld, out)
+            looked_up = isinstance(word, RopeTable) and is_looked_up(node, held)
+            yield WordSeen(node.name, word.kind, str(word), Lines.of(node), stopped, weld, out, looked_up)
 
 
 def _misses(graph: fx.Graph, misses: Sequence[NearMiss]) -> Iterator[MissSeen]:

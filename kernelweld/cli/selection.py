@@ -66,7 +66,7 @@ class Question:
             found = _on_line(graph, self.line)
         words = [word for word in found.words if self.kind in (None, word.kind)]
         if self.near_misses:
-            words = [word for word in words if word.weld is None]
+            words = [word for word in words if word.weld is None and not word.looked_up]
         misses = tuple(one for one in found.misses if self.kind in (None, one.miss.kind))
         return Selected(tuple(words), misses, found.welds, found.calls, found.called)
 

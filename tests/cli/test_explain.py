@@ -114,7 +114,7 @@ def test_json_is_the_documented_schema(explain: Callable[..., Result], models: s
     (graph,) = found["graphs"]
     assert list(graph) == ["called", "words", "near_misses", "operators"]
     (word,) = graph["words"]
-    assert list(word) == ["node", "kind", "word", "sources", "weld", "left_out", "stopped"]
+    assert list(word) == ["node", "kind", "word", "sources", "weld", "left_out", "looked_up", "stopped"]
     assert list(word["weld"]) == ["kernel", "tasks", "sources", "launches"]
     assert word["weld"]["launches"]["after"] == 1
     assert word["sources"][0].endswith(f"{models}.py:{line_of('sum')}")
