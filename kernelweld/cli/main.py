@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, compile, demo, doctor, inspect, passes, patterns, verify
+from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, verify
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -37,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("inspect")(inspect.command)
+app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("bench")(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)

@@ -61,6 +61,16 @@ Rows: TypeAlias = Annotated[
         "MODULE:CALLABLE makes of its argument `rows`.",
     ),
 ]
+SourceLine: TypeAlias = Annotated[
+    str | None,
+    Option("--line", metavar="FILE.py:LINE", help="Only what this line of the model became."),
+]
+Kind: TypeAlias = Annotated[
+    str | None, Option("--kind", metavar="KIND", help="Only words of this kind, such as rms_norm.")
+]
+NearMissesOnly: TypeAlias = Annotated[
+    bool, Option("--near-misses", help="Only what is not welded, and what is nearly a word.")
+]
 WeldName: TypeAlias = Annotated[
     str | None, Option("--weld", metavar="NAME", help="Only the welds of this name. Default: all.")
 ]

@@ -15,8 +15,19 @@ from torch import fx
 #: The key in ``node.meta`` under which a raised word keeps its origin.
 ORIGIN = "kernelweld_origin"
 
+#: The key under which a raised word keeps a :class:`Stop`, if there is one.
+STOPPED = "kernelweld_stopped"
+
 #: How the frame of a pass that stands in for a user's module begins in a stack trace.
 _OWN = f'File "{Path(__file__).parents[1] / "passes"}'
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a word does not hold the next node as well (its weight is float64, say), and that node's line."""
+
+    reason: str
+    source: str | None
 
 
 @dataclass(frozen=True)
@@ -97,12 +108,27 @@ def sources_of(node: fx.Node) -> tuple[str, ...]:
 
 def source_line(meta: Mapping[str, object]) -> str | None:
     """``file:line`` of the innermost frame of a node's stack trace that is not kernelweld's own, or None."""
+    lines = stack_lines(meta)
+    return lines[-1] if lines else None
+
+
+def stack_lines(meta: Mapping[str, object]) -> tuple[str, ...]:
+    """``file:line`` of each frame of a node's stack trace that is not kernelweld's own, outermost first."""
     trace = meta.get("stack_trace")
     if not isinstance(trace, str):
-        return None
+        return ()
     frames = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
-    frames = [frame for frame in frames if not frame.startswith(_OWN)]
-    if not frames:
-        return None
-    path, _, rest = frames[-1].removeprefix('File "').partition('", line ')
+    return tuple(_line(frame) for frame in frames if not frame.startswith(_OWN))
+
+
+def _line(frame: str) -> str:
+    path, _, rest = frame.removeprefix('File "').partition('", line ')
     return f"{path}:{rest.split(',')[0]}"
+
+
+def stacks_of(node: fx.Node) -> tuple[tuple[str, ...], ...]:
+    """The stacks behind a node: those of its origin's nodes for a raised word, its own otherwise."""
+    origin = node.meta.get(ORIGIN)
+    nodes = origin.graph.nodes if isinstance(origin, Origin) else (node,)
+    stacks = (stack_lines(one.meta) for one in nodes if one.op != "placeholder")
+    return tuple(dict.fromkeys(stack for stack in stacks if stack))

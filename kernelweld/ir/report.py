@@ -7,22 +7,35 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
 
+#: What decided against a word or a weld: ``pattern`` (the nodes are not the word), ``operator`` (a call that
+#: is not read), ``legality`` (no kernel can hold the word), ``cost`` (a kernel of its own would be more
+#: launches), ``numerics`` (the kernel broke its contract), ``layout`` (welded, and then copied or padded).
+Rule: TypeAlias = Literal["pattern", "operator", "legality", "cost", "numerics", "layout"]
+
+
 @dataclass(frozen=True)
 class NearMiss:
-    """An anchor that was found and not raised, or a word that was not welded: where, and the reason in
-    words.
+    """An anchor that was found and not raised, or a word that was not welded: where, the reason in words, and
+    what to change.
+
+    ``source`` is the model's line of the anchor. ``node`` is the node at fault, ``node_source`` its line;
+    both are the anchor's where nothing else is to blame.
     """
 
     anchor: str
     kind: str
     source: str | None
     reason: str
+    rule: Rule = "pattern"
+    node: str = ""
+    node_source: str | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ _PADDING = frozenset(
     {aten.constant_pad_nd.default, aten.slice_scatter.default, aten.copy.default, aten.cat.default}
 )
 
+_REMEDY = "Let the scales be used as the weld writes them, one row after the other, or in tiles of 128 by 4."
+
 
 def moved_scales(welds: Sequence[Weld]) -> tuple[NearMiss, ...]:
     """The bytes of scales that are padded or copied behind the weld that computes them."""
@@ -38,7 +40,8 @@ def _moved(weld: Weld) -> Iterator[NearMiss]:
         reason = _reason(path, places, [user for user in path[-1].users if user not in weld.steps])
         word = word_of(node)
         if reason is not None and word is not None:
-            yield NearMiss(node.name, word.kind, source_line(node.meta), reason)
+            line = source_line(node.meta)
+            yield NearMiss(node.name, word.kind, line, reason, "layout", node.name, line, _REMEDY)
 
 
 def _reason(path: Sequence[fx.Node], places: Collection[fx.Node], users: Sequence[fx.Node]) -> str | None:

@@ -12,7 +12,7 @@ from kernelweld.codegen.emit import emit
 from kernelweld.errors import CodegenFailed
 from kernelweld.ir import ResidualAdd, RopeTable, word_of
 from kernelweld.ir.origin import source_line
-from kernelweld.ir.report import NearMiss
+from kernelweld.ir.report import NearMiss, Rule
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
 from kernelweld.passes.copies import moved_scales
@@ -25,8 +25,34 @@ from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.whole import Pack, whole_packs
 from kernelweld.passes.worth import weigh
 
-#: Why a residual sum or a rotary table without a norm, rotation or gate beside it is no weld.
-_ALONE = "by itself it is one elementwise kernel, which Inductor fuses with its neighbours"
+#: What to change in the model for words that no weld holds, by the rule that decided.
+_REMEDIES: Mapping[Rule, str] = {
+    "cost": "Nothing in the model: left alone it costs fewer launches. To measure a weld all the same, use "
+    "plan{keep-all=true} in --pipeline.",
+    "legality": "Write it and its neighbours over the same rows, without copies or other views between them.",
+}
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why no weld holds a word, and the rule that decided."""
+
+    reason: str
+    rule: Rule = "legality"
+    advice: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to change in the model."""
+        return self.advice or _REMEDIES[self.rule]
+
+
+#: For a residual sum or a rotary table without a norm, rotation or gate beside it.
+_ALONE = _Refusal(
+    "by itself it is one elementwise kernel, which Inductor fuses with its neighbours",
+    "cost",
+    "Nothing: it is no launch of its own.",
+)
 
 
 @dataclass(frozen=True)
@@ -52,15 +78,17 @@ class PlanPass(Pass):
         named = [chain for chain in chains if _is_named(chain)]
         refused = {chain: reason for chain in named if (reason := _refusal(chain)) is not None}
         packs = pack(gm.graph, [chain for chain in named if chain not in refused], self.max_tasks)
-        refusals = dict(chainer.refusals)
+        refusals = {node: _Refusal(reason) for node, reason in chainer.refusals.items()}
         packs = self._worthwhile(gm.graph, packs, refusals)
         welds = [Weld(weld_name(p), p) for p in packs]
-        refusals |= {node: reason for chain, reason in refused.items() for node in chain.steps}
+        refusals |= {node: _Refusal(reason) for chain, reason in refused.items() for node in chain.steps}
         left_out = (*_left_out(gm.graph, welds, refusals), *moved_scales(welds))
         context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
 
-    def _worthwhile(self, graph: fx.Graph, packs: list[Pack], refusals: dict[fx.Node, str]) -> list[Pack]:
+    def _worthwhile(
+        self, graph: fx.Graph, packs: list[Pack], refusals: dict[fx.Node, _Refusal]
+    ) -> list[Pack]:
         """What is left of ``packs`` without chains that cost launches or cut an operator apart. Each loss
         changes what the others are worth; notes the reasons in ``refusals``.
         """
@@ -68,9 +96,9 @@ class PlanPass(Pass):
             if not self.keep_all:
                 worth = weigh(graph, packs)
                 packs = list(worth.packs)
-                refusals.update({node: str(loss) for node, loss in worth.losses.items()})
+                refusals.update({node: _Refusal(str(loss), "cost") for node, loss in worth.losses.items()})
             packs, lost = whole_packs(graph, packs)
-            refusals.update(lost)
+            refusals.update({node: _Refusal(reason) for node, reason in lost.items()})
             if not lost or self.keep_all:
                 return packs
 
@@ -92,16 +120,21 @@ def _refusal(chain: Chain) -> str | None:
 
 
 def _left_out(
-    graph: fx.Graph, welds: Sequence[Weld], refusals: Mapping[fx.Node, str]
+    graph: fx.Graph, welds: Sequence[Weld], refusals: Mapping[fx.Node, _Refusal]
 ) -> tuple[NearMiss, ...]:
     """The words that no weld holds, with the reason that kept them out."""
     welded = {node for weld in welds for node in weld.steps}
     left = ((node, word_of(node)) for node in graph.nodes if node not in welded)
     return tuple(
-        NearMiss(node.name, word.kind, source_line(node.meta), f"not welded: {refusals.get(node, _ALONE)}")
+        _near_miss(node, word.kind, refusals.get(node, _ALONE))
         for node, word in left
         if word is not None and not (isinstance(word, RopeTable) and is_looked_up(node, welded))
     )
+
+
+def _near_miss(node: fx.Node, kind: str, why: _Refusal) -> NearMiss:
+    line, reason = source_line(node.meta), f"not welded: {why.reason}"
+    return NearMiss(node.name, kind, line, reason, why.rule, node.name, line, why.remedy)
 
 
 def _count_words(graph: fx.Graph) -> dict[str, int]:

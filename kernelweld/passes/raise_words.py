@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from kernelweld.ir import insert_word
-from kernelweld.ir.origin import ORIGIN, record_origin, source_line
+from kernelweld.ir.origin import ORIGIN, STOPPED, Stop, record_origin, source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.canonicalize.strides import is_contiguous
@@ -64,7 +64,7 @@ class _Sweep:
     def __init__(self, graph: fx.Graph) -> None:
         self.raised = 0
         self._writes = Writes(graph)
-        self._misses: dict[fx.Node, tuple[str, NoMatch]] = {}
+        self._misses: dict[fx.Node, tuple[Pattern, NoMatch]] = {}
         self._gone: set[fx.Node] = set()
         self._by_target: Mapping[object, list[fx.Node]] = defaultdict(list)
         for node in graph.nodes:
@@ -80,22 +80,21 @@ class _Sweep:
             if isinstance(found, Match):
                 found = self._safe(found)
             if isinstance(found, NoMatch):
-                self._note(anchor, pattern.kind, found)
+                self._note(anchor, pattern, found)
             else:
                 self._replace(found)
 
     def near_misses(self) -> Iterable[NearMiss]:
         """The nearest miss of every anchor that is still there, in graph order."""
         for anchor in sorted(node for node in self._misses if node not in self._gone):
-            kind, miss = self._misses[anchor]
-            yield NearMiss(anchor.name, kind, source_line(anchor.meta), miss.reason)
+            yield _near_miss(anchor, *self._misses[anchor])
 
-    def _note(self, anchor: fx.Node, kind: str, miss: NoMatch) -> None:
+    def _note(self, anchor: fx.Node, pattern: Pattern, miss: NoMatch) -> None:
         best = self._misses.get(anchor)
         if miss.stage >= (
             best[1].stage if best else 1
         ):  # of equals the later: patterns go from rare to common
-            self._misses[anchor] = (kind, miss)
+            self._misses[anchor] = (pattern, miss)
 
     def _safe(self, match: Match) -> Match | NoMatch:
         """The word reads its operands where its output stands: nothing may write to them before.
@@ -122,6 +121,19 @@ class _Sweep:
                 self._gone.add(node)
 
 
+def _near_miss(anchor: fx.Node, pattern: Pattern, miss: NoMatch) -> NearMiss:
+    return NearMiss(
+        anchor.name,
+        pattern.kind,
+        source_line(anchor.meta),
+        miss.reason,
+        "pattern",
+        miss.node.name,
+        source_line(miss.node.meta),
+        miss.remedy or pattern.remedy,
+    )
+
+
 def replace(match: Match) -> fx.Node:
     """Puts the word of ``match`` before its outputs and takes over their users; dead nodes stay."""
     place = min(match.outputs)
@@ -130,6 +142,8 @@ def replace(match: Match) -> fx.Node:
         word = insert_word(place.graph, match.word, match.operands)
     word.meta = {key: place.meta[key] for key in _INHERITED if key in place.meta}
     word.meta[ORIGIN] = record_origin(match.nodes, inputs, match.outputs, match.sizes)
+    if match.stopped is not None:
+        word.meta[STOPPED] = Stop(match.stopped.reason, source_line(match.stopped.node.meta))
     if match.word.results == 1:
         place.replace_all_uses_with(word)
         return word

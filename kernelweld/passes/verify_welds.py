@@ -69,4 +69,5 @@ def _error(weld: Weld, check: WeldCheck) -> VerificationFailed:
 
 def _miss(weld: Weld, check: WeldCheck) -> NearMiss:
     error = _error(weld, check)
-    return NearMiss(weld.steps[0].name, weld.name, error.source or None, error.what)
+    node, line = weld.steps[0].name, error.source or None
+    return NearMiss(node, weld.name, line, error.what, "numerics", node, line, error.remedy)

@@ -75,7 +75,12 @@ def read_activation(value: fx.Node, cover: Cover) -> Activation:
 
 def _operator(value: fx.Node, cover: Cover) -> Activation:
     if is_call(value, GELU) and argument(value, 1, "approximate", "none") != "tanh":
-        raise Miss("%{} is the exact gelu, not its tanh form", value, value)
+        raise Miss(
+            "%{} is the exact gelu, not its tanh form",
+            value,
+            value,
+            remedy="Use gelu with approximate='tanh'.",
+        )
     act = {SILU: "silu", SIGMOID: "sigmoid", GELU: "gelu_tanh"}[value.target]  # type: ignore[index]
     cover.take(value)
     return Activation(act, _gate(value.args[0], value, cover))

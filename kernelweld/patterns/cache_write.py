@@ -30,6 +30,7 @@ class CacheWritePattern(ReadingPattern):
 
     name: ClassVar[str] = "cache_write"
     kind: ClassVar[str] = "cache_write"
+    spelling: ClassVar[str] = "`cache[index] = value`, with one index a row"
     anchors: ClassVar[tuple[OpOverload, ...]] = (aten.index_put.default, aten._unsafe_index_put.default)
 
     def read(self, anchor: fx.Node) -> Match:

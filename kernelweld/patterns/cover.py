@@ -52,7 +52,14 @@ class Cover:
         for node in self._inner:
             outside = next((user for user in node.users if not self._holds(user)), None)
             if outside is not None and node not in outputs:
-                raise Miss("the inner value %{} is also used by %{}", node, node, outside, stage=NEARLY)
+                raise Miss(
+                    "the inner value %{} is also used by %{}",
+                    node,
+                    node,
+                    outside,
+                    stage=NEARLY,
+                    remedy="Compute that value a second time for its other use.",
+                )
 
     def match(
         self,

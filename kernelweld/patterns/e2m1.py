@@ -46,6 +46,7 @@ class E2M1Pattern(ReadingPattern):
 
     name: ClassVar[str] = "e2m1"
     kind: ClassVar[str] = "e2m1"
+    spelling: ClassVar[str] = "`code[..., ::2] | code[..., 1::2] << 4` of codes of e2m1"
     anchors: ClassVar[tuple[OpOverload, ...]] = (
         aten.bitwise_or.Tensor,
         aten.__or__.Tensor,

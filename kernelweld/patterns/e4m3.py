@@ -24,6 +24,7 @@ class E4M3Pattern(ReadingPattern):
 
     name: ClassVar[str] = "e4m3"
     kind: ClassVar[str] = "e4m3"
+    spelling: ClassVar[str] = "`scale.to(float8_e4m3fn)` of a scale that is a number of e4m3"
     anchors: ClassVar[tuple[OpOverload, ...]] = (CAST,)
 
     def read(self, anchor: fx.Node) -> Match:

@@ -25,6 +25,7 @@ class E8M0Pattern(ReadingPattern):
 
     name: ClassVar[str] = "e8m0"
     kind: ClassVar[str] = "e8m0"
+    spelling: ClassVar[str] = "`(scale.view(int32) >> 23).to(uint8)`"
     anchors: ClassVar[tuple[OpOverload, ...]] = (CAST,)
 
     def read(self, anchor: fx.Node) -> Match:

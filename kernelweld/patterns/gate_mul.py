@@ -13,9 +13,10 @@ from kernelweld.ir.gate_mul import GateMul
 from kernelweld.patterns.activation import ANCHORS, activation_value, read_activation
 from kernelweld.patterns.cover import Cover
 from kernelweld.patterns.ops import FLOATS, MUL, dtype_name, dtype_of, is_call, only_user, other_operand
+from kernelweld.patterns.other_activation import OTHERS, other_activation
 from kernelweld.patterns.pattern import Match
 from kernelweld.patterns.peel import upcast
-from kernelweld.patterns.reading import LOOKS_LIKE, Miss, ReadingPattern, something_else
+from kernelweld.patterns.reading import LOOKS_LIKE, SOMETHING_ELSE, Miss, ReadingPattern, something_else
 from kernelweld.patterns.scalars import scalar
 from kernelweld.patterns.tail import Tail
 
@@ -26,9 +27,20 @@ class GateMulPattern(ReadingPattern):
 
     name: ClassVar[str] = "gate_mul"
     kind: ClassVar[str] = "gate_mul"
-    anchors: ClassVar[tuple[OpOverload, ...]] = ANCHORS
+    spelling: ClassVar[str] = (
+        "`act(gate) * up` with silu, sigmoid or the tanh form of gelu, computed in float32"
+    )
+    anchors: ClassVar[tuple[OpOverload, ...]] = (*ANCHORS, *(op for op in OTHERS if op not in ANCHORS))
 
     def read(self, anchor: fx.Node) -> Match:
+        try:
+            return self._read_gate(anchor)
+        except Miss as miss:
+            if miss.no_match.stage != SOMETHING_ELSE or anchor.target not in OTHERS:
+                raise
+        raise other_activation(anchor)
+
+    def _read_gate(self, anchor: fx.Node) -> Match:
         cover = Cover()
         value = activation_value(anchor)
         activation = read_activation(value, cover)

@@ -40,6 +40,7 @@ class L2NormPattern(ReadingPattern):
 
     name: ClassVar[str] = "l2_norm"
     kind: ClassVar[str] = "l2_norm"
+    spelling: ClassVar[str] = "`x * rsqrt(sum(x²) + eps)` over the last dimension in float32"
     anchors: ClassVar[tuple[OpOverload, ...]] = ROOTS
 
     def read(self, anchor: fx.Node) -> Match:

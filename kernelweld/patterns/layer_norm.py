@@ -47,6 +47,9 @@ class LayerNormPattern(ReadingPattern):
 
     name: ClassVar[str] = "layer_norm"
     kind: ClassVar[str] = "layer_norm"
+    spelling: ClassVar[str] = (
+        "`(x - mean(x)) * rsqrt(var(x) + eps)` over the last dimension in float32, then weight and bias"
+    )
     anchors: ClassVar[tuple[OpOverload, ...]] = (*ROOTS, *NATIVE)
 
     def read(self, anchor: fx.Node) -> Match:

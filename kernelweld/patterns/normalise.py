@@ -28,6 +28,9 @@ from kernelweld.patterns.reading import NEARLY, Miss, something_else
 from kernelweld.patterns.roots import Root
 from kernelweld.patterns.squares import check_row_factor
 
+_EPS = "Add eps to what is under the root, before the root is taken."
+_SAME = "Normalise the very value whose squares are under the root."
+
 
 def normalised(
     root: Root, is_numerator: Callable[[fx.Node], bool], cover: Cover, dtype: torch.dtype = torch.float32
@@ -40,17 +43,30 @@ def normalised(
     factor, user = _below_views(root.value, cover)
     if dtype_of(factor) != dtype:
         names = map(dtype_name, (dtype_of(factor), dtype))
-        raise Miss("the root %{} is computed in {}, not in {}", factor, factor, *names)
+        raise Miss(
+            "the root %{} is computed in {}, not in {}",
+            factor,
+            factor,
+            *names,
+            remedy="Cast the values to float32 before they are squared.",
+        )
     if is_call(user, CAST):
         rounded = dtype_name(dtype_of(user))
-        raise Miss("the root %{} is rounded to {} before it is used", user, factor, rounded, stage=NEARLY)
+        raise Miss(
+            "the root %{} is rounded to {} before it is used",
+            user,
+            factor,
+            rounded,
+            stage=NEARLY,
+            remedy="Multiply by the root in float32, and round the product.",
+        )
     if is_call(user, *ADD):
         template = "%{} adds to the root after it is taken: eps is outside the root"
-        raise Miss(template, user, user, stage=NEARLY)
+        raise Miss(template, user, user, stage=NEARLY, remedy=_EPS)
     numerator = _numerator(user, factor, root.inverse)
     if not is_numerator(numerator):
         template = "%{} normalises %{}, which is not the value whose squares are under the root"
-        raise Miss(template, user, user, numerator, stage=NEARLY)
+        raise Miss(template, user, user, numerator, stage=NEARLY, remedy=_SAME)
     check_row_factor(factor, numerator)
     if not same_shape(shape_of(user), shape_of(numerator)):
         raise Miss("%{} repeats the rows of %{}", user, user, numerator, stage=NEARLY)

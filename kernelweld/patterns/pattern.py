@@ -18,13 +18,15 @@ class NoMatch:
     """Why an anchor is not the word: a template, its arguments, formatted when read, and the node at fault.
 
     ``stage`` orders the reasons of one anchor: the further a pattern got, the nearer the miss. Stage 0 says
-    that the anchor is something else altogether and is not reported.
+    that the anchor is something else altogether and is not reported. ``remedy`` says what to change in the
+    model, where that is more than to write the word as its pattern spells it.
     """
 
     template: str
     node: fx.Node
     arguments: tuple[object, ...] = ()
     stage: int = 1
+    remedy: str = ""
 
     @property
     def reason(self) -> str:
@@ -57,11 +59,20 @@ class Match:
 
 @dataclass(frozen=True)
 class Pattern(ABC):
-    """One word's spellings. A match starts from one of ``anchors``; ``match`` leaves the graph as it is."""
+    """One word's spellings. A match starts from one of ``anchors``; ``match`` leaves the graph as it is.
+
+    ``spelling`` is one of them, in a line, for people whose model is nearly it.
+    """
 
     name: ClassVar[str]
     kind: ClassVar[str]
     anchors: ClassVar[tuple[OpOverload, ...]]
+    spelling: ClassVar[str] = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to change in a model that misses the word, in one sentence."""
+        return f"Write it as {self.spelling or f'the reference of the word {self.kind}'}."
 
     @abstractmethod
     def match(self, anchor: fx.Node) -> Match | NoMatch:

@@ -49,6 +49,7 @@ class QuantPattern(ReadingPattern):
 
     name: ClassVar[str] = "quant"
     kind: ClassVar[str] = "quant"
+    spelling: ClassVar[str] = "`clamp(x / scale, low, high)`, rounded and cast to the codes"
     anchors: ClassVar[tuple[OpOverload, ...]] = (CAST,)
 
     def read(self, anchor: fx.Node) -> Match:

@@ -50,6 +50,7 @@ class QuantOperatorPattern(ReadingPattern):
 
     name: ClassVar[str] = "quant_operator"
     kind: ClassVar[str] = "quant"
+    spelling: ClassVar[str] = "`quantize_per_tensor(x, scale, 0, low, high, int8)`, with a zero point of zero"
     anchors: ClassVar[tuple[OpOverload, ...]] = (_BY_NUMBER, *_BY_TENSOR, _PER_TOKEN, *_OTHERS)
 
     def read(self, anchor: fx.Node) -> Match:

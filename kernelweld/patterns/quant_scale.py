@@ -47,6 +47,7 @@ class QuantScalePattern(ReadingPattern):
 
     name: ClassVar[str] = "quant_scale"
     kind: ClassVar[str] = "quant_scale"
+    spelling: ClassVar[str] = "`amax(abs(x), -1) / limit`, with a lower bound or none"
     anchors: ClassVar[tuple[OpOverload, ...]] = (aten.amax.default,)
 
     def read(self, anchor: fx.Node) -> Match:

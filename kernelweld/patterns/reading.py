@@ -16,9 +16,16 @@ SOMETHING_ELSE, LOOKS_LIKE, NEARLY = 0, 1, 2
 class Miss(Exception):
     """Leaves a reading: the anchor is not the word. Caught by :meth:`ReadingPattern.match`."""
 
-    def __init__(self, template: str, node: fx.Node, *arguments: object, stage: int = LOOKS_LIKE) -> None:
+    def __init__(
+        self,
+        template: str,
+        node: fx.Node,
+        *arguments: object,
+        stage: int = LOOKS_LIKE,
+        remedy: str = "",
+    ) -> None:
         super().__init__(template)
-        self.no_match = NoMatch(template, node, arguments, stage)
+        self.no_match = NoMatch(template, node, arguments, stage, remedy)
 
 
 def something_else(node: fx.Node) -> Miss:

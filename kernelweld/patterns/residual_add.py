@@ -22,6 +22,7 @@ class ResidualAddPattern(ReadingPattern):
 
     name: ClassVar[str] = "residual_add"
     kind: ClassVar[str] = "residual_add"
+    spelling: ClassVar[str] = "`x + residual` of equal shapes, read by a norm"
     anchors: ClassVar[tuple[OpOverload, ...]] = (ADD[0],)
 
     def read(self, anchor: fx.Node) -> Match:

@@ -43,6 +43,9 @@ class RMSNormPattern(ReadingPattern):
 
     name: ClassVar[str] = "rms_norm"
     kind: ClassVar[str] = "rms_norm"
+    spelling: ClassVar[str] = (
+        "`x * rsqrt(mean(x²) + eps)` over the last dimension in float32, then the weight"
+    )
     anchors: ClassVar[tuple[OpOverload, ...]] = (*ROOTS, *FUSED)
 
     def read(self, anchor: fx.Node) -> Match:

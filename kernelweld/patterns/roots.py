@@ -74,7 +74,13 @@ def read_eps(radicand: fx.Node, cover: Cover, reduction: OpOverload = MEAN) -> S
     """
     node = row_statistic(radicand, cover)
     if is_call(node, *BOUNDS) and is_call(row_statistic(_first(node), Cover()), reduction):
-        raise Miss("eps is a lower bound of the statistic in %{}, not added to it", node, node, stage=NEARLY)
+        raise Miss(
+            "eps is a lower bound of the statistic in %{}, not added to it",
+            node,
+            node,
+            stage=NEARLY,
+            remedy="Add eps to the statistic in place of the bound.",
+        )
     if not is_call(node, *ADD):
         return Stabilised(node, 0.0)
     split = split_scalar(node)

@@ -28,6 +28,9 @@ class RopePattern(ReadingPattern):
 
     name: ClassVar[str] = "rope"
     kind: ClassVar[str] = "rope"
+    spelling: ClassVar[str] = (
+        "`x * cos + cat((-x2, x1), -1) * sin`, where x1 and x2 are the first and second half of x"
+    )
     anchors: ClassVar[tuple[OpOverload, ...]] = (CAT,)
 
     def read(self, anchor: fx.Node) -> Match:

@@ -37,6 +37,7 @@ class RopeTablePattern(ReadingPattern):
 
     name: ClassVar[str] = "rope_table"
     kind: ClassVar[str] = "rope_table"
+    spelling: ClassVar[str] = "`cos` and `sin` of one angle, or both halves of one looked-up row"
     anchors: ClassVar[tuple[OpOverload, ...]] = (COS, *LOOKUPS)
 
     def read(self, anchor: fx.Node) -> Match:

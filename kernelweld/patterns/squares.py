@@ -84,6 +84,7 @@ def reduced(node: fx.Node, what: str) -> fx.Node:
             what,
             listed,
             shape_text(shape_of(values)),
+            remedy="Reduce the last dimension alone, with dim=-1.",
         )
     in_float32(values, what)
     in_float32(node, what)
@@ -98,7 +99,12 @@ def in_float32(node: fx.Node, what: str) -> None:
     """
     if dtype_of(node) != torch.float32:
         raise Miss(
-            "the {} is computed in {}, not in float32", node, what, dtype_name(dtype_of(node)), stage=NEARLY
+            "the {} is computed in {}, not in float32",
+            node,
+            what,
+            dtype_name(dtype_of(node)),
+            stage=NEARLY,
+            remedy="Cast the input to float32 before, and round the result.",
         )
 
 
@@ -115,7 +121,14 @@ def read_square(node: fx.Node, cover: Cover, what: str) -> fx.Node:
     elif is_call(node, *MUL) and pair is not None and same_value(*pair):
         base = pair[0]
     if not isinstance(base, fx.Node):
-        raise Miss("the {} is of %{}, which is no square", node, what, node, stage=LOOKS_LIKE)
+        raise Miss(
+            "the {} is of %{}, which is no square",
+            node,
+            what,
+            node,
+            stage=LOOKS_LIKE,
+            remedy="Square the values, as x.pow(2) or x * x.",
+        )
     cover.take(node)
     return base
 

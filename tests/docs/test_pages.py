@@ -36,7 +36,7 @@ def commands(page: str) -> list[list[str]]:
     ]
 
 
-PAGES = ("README.md", "docs/bench.md", "docs/command-line.md")
+PAGES = ("README.md", "docs/bench.md", "docs/command-line.md", "docs/explain.md")
 COMMANDS = [command for page in PAGES for command in commands(page)]
 
 

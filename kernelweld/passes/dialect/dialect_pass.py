@@ -24,6 +24,7 @@ from kernelweld.passes.values import refresh
 from kernelweld.patterns.aliasing import VIEWS, reads_by_strides
 from kernelweld.patterns.dims import same_shape
 from kernelweld.patterns.ops import shape_of, value_of
+from kernelweld.patterns.pattern import NoMatch
 from kernelweld.patterns.reading import Miss
 
 
@@ -54,11 +55,24 @@ class DialectPass(Pass):
             try:
                 work.expand(node) if functional is None else work.replace(functional)
             except Miss as miss:
-                where = source_line(node.meta)
-                context.near_misses.append(NearMiss(node.name, name, where, miss.no_match.reason))
+                context.near_misses.append(_near_miss(node, name, miss.no_match))
         for write in filter(None, map(read_joined, list(gm.graph.nodes))):
             work.split(write)
         return PassResult(work.count > 0, work.count)
+
+
+def _near_miss(node: fx.Node, name: str, miss: NoMatch) -> NearMiss:
+    return NearMiss(
+        node.name,
+        name,
+        source_line(node.meta),
+        miss.reason,
+        "operator",
+        miss.node.name,
+        source_line(miss.node.meta),
+        miss.remedy
+        or "Call it with arguments that are read, or write it in plain torch; until then it runs as it is.",
+    )
 
 
 @dataclass
