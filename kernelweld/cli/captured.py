@@ -51,4 +51,6 @@ def refusing(target: str) -> Iterator[None]:
         first = next(iter(str(error).strip().splitlines()), "")
         reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
         advice = "Build and call it in plain torch first: what fails there fails here."
+        if isinstance(error, TypeError) and "required positional argument" in reason:
+            advice = "A target is called without arguments, and returns (model_or_function, args, kwargs)."
         raise BadTarget(target, reason, advice) from error

@@ -6,9 +6,11 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TypeVar, overload
 
+import torch
 from torch import nn
 
-from kernelweld.errors import NotAModule, NotFused
+from kernelweld.codegen.interpreter import interpreting
+from kernelweld.errors import NotAModule, NotFused, NotInterpreting
 from kernelweld.integrations.fused import Fused
 from kernelweld.integrations.settings import Option, settings_from
 from kernelweld.ir.report import Report
@@ -79,11 +81,14 @@ def fuse(
     Raises:
         NotAModule: ``model`` is neither a module nor a function.
         UnknownName, BadPipeline, BadOption: an argument is not one of those that exist.
-        NotInterpreting: ``backend="interpret"`` without ``TRITON_INTERPRET=1``.
+        NotInterpreting: ``backend="interpret"``, or ``verify`` where there is no GPU, without
+            ``TRITON_INTERPRET=1``.
     """
     settings = settings_from(
         options, mode=mode, dynamic=dynamic, verify=verify, explain=explain, strict=strict, backend=backend
     )
+    if verify and not (interpreting() or torch.cuda.is_available()):
+        raise NotInterpreting("verify=True without a GPU")
     if model is None:
         return lambda given: fuse(
             given,

@@ -20,6 +20,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import kernelweld
+from kernelweld.codegen.interpreter import interpreting
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldWarning, PassFailed
 from kernelweld.ir.report import GraphReport
@@ -89,10 +90,12 @@ def warn_failure(failure: PassFailed) -> None:
 
 @cache
 def environment() -> str:
-    """What compiled artefacts depend on beside the options: sources, versions, GPU."""
+    """What compiled artefacts depend on beside the options: sources, versions, GPU, and whether kernels are
+    interpreted, which decides whether welds of a CPU can be verified.
+    """
     gpu = str(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else "no GPU"
     versions = f"torch {torch.__version__} triton {triton.__version__} python {platform.python_version()}"
-    return "\n".join((source_digest(), versions, gpu))
+    return "\n".join((source_digest(), versions, gpu, "interpreted" if interpreting() else "compiled"))
 
 
 @cache

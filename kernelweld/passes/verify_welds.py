@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
+from kernelweld.codegen.interpreter import interpreting
 from kernelweld.codegen.tuning import Tuning
-from kernelweld.errors import KernelweldWarning, VerificationFailed
+from kernelweld.errors import KernelweldWarning, NotInterpreting, VerificationFailed
 from kernelweld.ir.origin import sources_of
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
@@ -38,6 +39,8 @@ class VerifyWeldsPass(Pass):
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         plan = context.plan or WeldPlan(())
+        if not interpreting() and any(weld.steps[0].meta["val"].device.type == "cpu" for weld in plan.welds):
+            raise NotInterpreting("verify-welds on a CPU")
         kept: list[int] = []
         for index, weld in enumerate(plan.welds):
             broken = self._broken(weld, context.tuning)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelweld.cli import hf
+from kernelweld.cli.captured import refusing
 from kernelweld.cli.hf import Phase
 from kernelweld.cli.targets import Target, names, resolve
 from kernelweld.cli.zoo import ZOO
@@ -229,6 +230,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def double():\n    return (lambda x: x * 2, (torch.ones(2),), {})\n"
         "class Group:\n    double = staticmethod(double)\n"
         "def wrong():\n    return 3\n"
+        "def needs_one(x):\n    return x\n"
     )
     monkeypatch.chdir(tmp_path)
     importlib.invalidate_caches()
@@ -246,6 +248,9 @@ def test_callable_errors(user_module: Path) -> None:
         resolve("my_targets_module:doubel")
     with pytest.raises(BadTarget, match="it gave 'int'\n  how to proceed: Return"):
         resolve("my_targets_module:wrong")
+    told = pytest.raises(BadTarget, match="how to proceed: A target is called without arguments, and returns")
+    with told, refusing("my_targets_module:needs_one"):
+        resolve("my_targets_module:needs_one")
     with pytest.raises(BadTarget, match="there is no module 'no_such_module'"):
         resolve("no_such_module:double")
 

@@ -24,6 +24,7 @@ from kernelweld.errors import (
     KernelweldWarning,
     NotAModule,
     NotFused,
+    NotInterpreting,
     TrainingMode,
     UnknownName,
 )
@@ -345,3 +346,27 @@ def test_warnings_are_not_errors_in_disguise() -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error", KernelweldWarning)
         kernelweld.fuse(Block(), backend="eager")(*inputs())
+
+
+def test_verification_says_what_it_needs_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is compiled without a GPU; with one, of a model on the CPU, in the pass."""
+    monkeypatch.setattr("kernelweld.integrations.fuse.interpreting", lambda: False)
+    monkeypatch.setattr("kernelweld.passes.verify_welds.interpreting", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(NotInterpreting, match=r"verify=True without a GPU needs.*\n.*TRITON_INTERPRET=1"):
+        kernelweld.fuse(Block(), verify=True)
+    with monkeypatch.context() as gpu:
+        gpu.setattr("torch.cuda.is_available", lambda: True)
+        fused = kernelweld.fuse(Block(), backend="eager", verify=True)
+    with pytest.warns(KernelweldWarning, match="verify-welds on a CPU needs"), torch.no_grad():
+        fused(*inputs())
+
+
+def test_artefacts_of_compiled_and_interpreted_kernels_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelweld.integrations import hook
+
+    found = set()
+    for interprets in (True, False):
+        monkeypatch.setattr(hook, "interpreting", lambda interprets=interprets: interprets)
+        found.add(hook.environment.__wrapped__())
+    assert len(found) == 2
