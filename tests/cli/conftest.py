@@ -59,8 +59,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def kernelweld_command() -> Callable[..., Result]:
-    """``kernelweld ARGUMENTS``, with stdout and stderr apart."""
+def kernelweld_command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """``kernelweld ARGUMENTS``, with stdout and stderr apart, as wide as in a pipe: what runs tests in
+    parallel sets ``COLUMNS``.
+    """
+    monkeypatch.delenv("COLUMNS", raising=False)
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
