@@ -115,7 +115,7 @@ def _rounding(
     weight = None if weight_dtype is None else torch.rand(256, generator=generator).to(weight_dtype) + 0.5
     try:
         given = target(*(row.clone() for row in rows), weight, _EPS)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:  # no kernel for a CPU, or none for these dtypes
         return None
     results = given if isinstance(given, (tuple, list)) else (given,)
     dtypes = [dtype, torch.float32] if dtype != torch.float32 else [dtype]
