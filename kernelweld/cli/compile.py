@@ -48,7 +48,10 @@ def command(
     --output the texts of --emit become files, KERNEL.GPU.STAGE. Exits with 1 if a kernel does not compile.
     """
     wanted, start = _wanted(gpus, emit, folder), time.monotonic()
-    found = _welded(target, phase, layers, full, batch, dtype, cache, merge_gemms, weld)
+    from kernelweld.cli import welded
+
+    sizes = {"layers": layers, "full": full, "batch": batch, "dtype": dtype, "cache": cache}
+    found = welded.named_on_the_command_line(target, phase, sizes, weld, merge=merge_gemms, key=welded.kernel)
     if folder is not None and not force:
         _refuse_to_overwrite(found, wanted, folder)
     built = _built(target, found, wanted)
@@ -73,26 +76,6 @@ def _wanted(gpus: str, emit: str | None, folder: Path | None) -> Wanted:
     if not wanted.targets:
         raise typer.BadParameter("give GPUs such as sm_90,gfx942", param_hint="--target")
     return wanted
-
-
-def _welded(
-    target: str,
-    phase: o.Phase,
-    layers: int | None,
-    full: bool,
-    batch: int,
-    dtype: o.Dtype,
-    cache: o.Cache,
-    merge: bool,
-    weld: str | None,
-) -> Welded:
-    from kernelweld.cli import inspect, welded
-
-    with messages().status(f"{target} {phase}: building, capturing and fusing"):
-        resolved = inspect.build(
-            target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache
-        )
-        return welded.welded(resolved, merge=merge, stop=full, key=welded.kernel).named(weld)
 
 
 def _refuse_to_overwrite(found: Welded, wanted: Wanted, folder: Path) -> None:

@@ -46,7 +46,12 @@ def command(
     place. Exits with 1 if it does not hold.
     """
     device, start = _device(), time.monotonic()
-    found = _welded(target, phase, layers, full, batch, dtype, cache, merge_gemms, weld)
+    from kernelweld.cli import welded
+
+    sizes = {"layers": layers, "full": full, "batch": batch, "dtype": dtype, "cache": cache}
+    found = welded.named_on_the_command_line(
+        target, phase, sizes, weld, merge=merge_gemms, key=welded.work_and_nodes
+    )
     checked = _checked(target, found, samples, seed, device)
     messages().print(f"[dim]{target} {phase}: {time.monotonic() - start:.0f} s[/]")
     if as_json:
@@ -75,26 +80,6 @@ def _device() -> str:
     if not interpret():
         raise NotInterpreting("kernelweld verify without a GPU")
     return "cpu"
-
-
-def _welded(
-    target: str,
-    phase: o.Phase,
-    layers: int | None,
-    full: bool,
-    batch: int,
-    dtype: o.Dtype,
-    cache: o.Cache,
-    merge: bool,
-    weld: str | None,
-) -> Welded:
-    from kernelweld.cli import inspect, welded
-
-    with messages().status(f"{target} {phase}: building, capturing and fusing"):
-        resolved = inspect.build(
-            target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache
-        )
-        return welded.welded(resolved, merge=merge, stop=full, key=welded.work_and_nodes).named(weld)
 
 
 def _checked(target: str, found: Welded, samples: int, seed: int, device: str) -> Checked:

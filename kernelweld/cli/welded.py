@@ -12,8 +12,10 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from kernelweld.cli import inspect
 from kernelweld.cli.captured import PIPELINE, captured
-from kernelweld.cli.render import layers_of
+from kernelweld.cli.options import Phase
+from kernelweld.cli.render import layers_of, messages
 from kernelweld.cli.targets import Target
 from kernelweld.codegen.task import WeldProgram, without_sources
 from kernelweld.errors import UnknownName
@@ -96,6 +98,21 @@ def welded(
     misses = tuple(miss for result, _ in runs for miss in result.context.near_misses)
     welds = _grouped(((one, 1) for one in record.found), key)
     return Welded(tuple(report for _, report in runs), welds, layers_of(target), misses)
+
+
+def named_on_the_command_line(
+    target: str,
+    phase: Phase,
+    sizes: Mapping[str, Any],
+    name: str | None,
+    *,
+    merge: bool,
+    key: Callable[[Specimen], object],
+) -> Welded:
+    """The welds called ``name`` of the target that ``inspect`` builds by ``sizes``, with a word on stderr."""
+    with messages().status(f"{target} {phase}: building, capturing and fusing"):
+        resolved = inspect.build(target, phase, **sizes)
+        return welded(resolved, merge=merge, stop=sizes["full"], key=key).named(name)
 
 
 def on_device(gm: fx.GraphModule, device: str) -> fx.GraphModule:
