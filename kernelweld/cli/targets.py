@@ -3,7 +3,8 @@
 ========================  =============================================================================
 ``hf:NAME``               a ``transformers`` model of a tiny random configuration (``full``: real dimensions)
 a folder                  a ``transformers`` causal language model: its ``config.json``, and weights if there
-``FILE.pt2``              a program saved by ``torch.export.save``, with its example inputs
+``FILE.pt2``              a program saved by ``torch.export.save``, with its example inputs; or a graph that
+                          ``KERNELWELD_DUMP`` wrote, and a folder of those
 ``MODULE:CALLABLE``       a function that returns ``(model_or_fn, args, kwargs)``
 ========================  =============================================================================
 """
@@ -14,7 +15,7 @@ import copy
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -22,28 +23,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.fx import GraphModule
 
-from kernelweld.cli import hf
+from kernelweld.cli import hf, saved
 from kernelweld.cli.hf import CacheKind, Call, Phase
 from kernelweld.cli.zoo import ZOO
 from kernelweld.errors import BadTarget, UnknownName
+from kernelweld.integrations.graph_file import Saved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FOLDERS = "Give the folder of a transformers model, or one that KERNELWELD_DUMP wrote."
 _RANDOM_LIMIT = 16 * 2**30  # bytes of random weights made without being asked for the meta device
 
 
 @dataclass(frozen=True)
 class Target:
-    """A resolved target. ``fn`` is a module or function; ``config`` is set for ``transformers`` models."""
+    """A resolved target. ``fn`` is a module or function; ``config`` is set for ``transformers`` models.
+
+    ``graphs`` are set where the target is captured already; then there is nothing to be called with.
+    """
 
     name: str
     fn: Callable[..., object]
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     config: PreTrainedConfig | None = None
+    graphs: tuple[GraphModule, ...] = ()
 
     def fresh_inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Copies of the arguments for one call: each call writes to its caches."""
@@ -104,8 +112,10 @@ def resolve(
 
 def _folder(target: str, layers: int | None, call: Call, dtype: torch.dtype, device: str) -> Target:
     folder = Path(target)
+    if dumped := sorted(folder.glob("graph_*.pt2")):
+        return _graphs(target, (saved.load(target, path) for path in dumped))
     if not (folder / "config.json").is_file():
-        raise BadTarget(target, "the folder has no config.json", "Give the folder of a transformers model.")
+        raise BadTarget(target, "the folder has no config.json", _FOLDERS)
     config = hf.folder_config(folder, layers=layers)
     if device != "meta" and hf.has_weights(folder):
         model = hf.saved_model(folder, config, dtype=dtype, device=device)
@@ -125,14 +135,20 @@ def _exported(target: str, rows: int | None) -> Target:
     if rows is not None:
         advice = "Leave --rows out, or write a function of `rows` and use MODULE:CALLABLE."
         raise BadTarget(target, "a saved program has the rows of its example inputs", advice)
-    if not Path(target).is_file():
-        raise BadTarget(target, "there is no such file", "Give a file that torch.export.save wrote.")
-    program = torch.export.load(target)
+    read = saved.load(target, Path(target))
+    if read.graph is not None:
+        return _graphs(target, [read])
+    program = read.program
     if program.example_inputs is None:
         advice = "Export it again with example inputs, or write a function and use MODULE:CALLABLE."
         raise BadTarget(target, "it was saved without example inputs", advice)
     args, kwargs = program.example_inputs
     return Target(target, program.module(), tuple(args), kwargs)
+
+
+def _graphs(target: str, files: Iterable[Saved]) -> Target:
+    graphs = tuple(read.graph for read in files if read.graph is not None)
+    return Target(target, graphs[0], (), {}, None, graphs)
 
 
 def _callable(target: str, rows: int | None) -> Target:

@@ -37,9 +37,12 @@ def inductor_backend(settings: Settings) -> Backend:
     patches: dict[str, object] = {**_mode(settings), **settings.inductor, "post_grad_custom_post_pass": hook}
 
     def compile_graph(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[Compiled, Sequence[GraphReport]]:
-        key = store.key_of(gm, inputs, hook.uuid())
+        uuid = hook.uuid()
+        key = None if uuid is None else store.key_of(gm, inputs, uuid)
         with collecting() as reports:
             compiled = compile_fx(gm, inputs, config_patches=patches)  # type: ignore[arg-type]
+        if key is None:
+            return compiled, reports  # type: ignore[return-value]
         if reports:
             store.save(key, reports)
         return compiled, reports or store.read(key)  # type: ignore[return-value]

@@ -23,8 +23,9 @@ import kernelweld
 from kernelweld.codegen.interpreter import interpreting
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldWarning, PassFailed
+from kernelweld.integrations import dump
 from kernelweld.ir.report import GraphReport
-from kernelweld.passes.pipeline import DEFAULT, Pipeline
+from kernelweld.passes.pipeline import DEFAULT, Pipeline, module_of
 from kernelweld.passes.summary import run_reported
 from kernelweld.patterns.table import PATTERNS, offered_by, patterns
 
@@ -48,7 +49,8 @@ class KernelweldPass(CustomGraphPass):
 
     Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, the
     measured launches in ``tuning``, every source file of the package, and the versions of torch, triton and
-    the GPU, so a compile cache never serves an artefact of other code.
+    the GPU, so a compile cache never serves an artefact of other code. It is None while
+    graphs are dumped, which means no cache.
     """
 
     pipeline: str = DEFAULT
@@ -57,14 +59,19 @@ class KernelweldPass(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         pipeline = Pipeline.from_text(self.pipeline, strict=self.strict, tuning=self.tuning)
+        dumped = dump.dump(module_of(graph)) if dump.wanted() else None
         result, report = run_reported(pipeline, graph)
+        if dumped is not None:
+            dumped.report(report)
         if result.failure is not None:
             warn_failure(result.failure)
         reports = _REPORTS.get()
         if reports is not None:
             reports.append(report)
 
-    def uuid(self) -> str:
+    def uuid(self) -> str | None:
+        if dump.wanted():  # what comes from a cache was not seen by a pass, and cannot be written
+            return None
         tuning = "untuned" if self.tuning is None else self.tuning.digest
         covered = (self.pipeline, str(self.strict), tuning, environment(), *_offered())
         return hashlib.sha256("\n".join(covered).encode()).hexdigest()

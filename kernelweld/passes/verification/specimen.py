@@ -283,4 +283,5 @@ def _sizes(weld: Weld) -> dict[str, int]:
     environment = symbolic[0].node.shape_env
     names = ("var_to_hint", "backed_var_to_val", "var_to_val")  # by the version of torch
     values = next(filter(None, (getattr(environment, name, None) for name in names)))
-    return {symbol.name: int(value) for symbol, value in values.items()}
+    known = (key for key in values if key.is_Symbol)  # of a saved graph, terms too
+    return {symbol.name: int(values[symbol]) for symbol in known}
