@@ -199,9 +199,10 @@ def _starting_at(offset: int, value: FakeTensor) -> torch.Tensor:
 
 
 def _take_out(graph: fx.Graph, node: fx.Node, name: str) -> None:
-    """Takes a constant from the module again, where it is first read."""
-    with graph.inserting_before(next(reader for reader in graph.nodes if reader in node.users)):
+    """Takes a constant from the module again, where it is first read, which is its line in the model."""
+    reader = next(reader for reader in graph.nodes if reader in node.users)
+    with graph.inserting_before(reader):
         constant = graph.create_node("get_attr", name)
-    constant.meta = node.meta
+    constant.meta = {**reader.meta, **node.meta}
     node.replace_all_uses_with(constant)
     graph.erase_node(node)
