@@ -51,9 +51,13 @@ def reported(gm: fx.GraphModule) -> GraphReport:
 
 
 def memory(gm: fx.GraphModule) -> list[object]:
-    """What each value is in memory: where it starts, and which values lie in the same."""
+    """What each value is in memory: where it starts, and which values lie in the same.
+
+    A fresh copy of a constant is left out: the compiler has recorded the constant itself for it.
+    """
     seen: dict[int, int] = {}
-    values = [node.meta["val"] for node in gm.graph.nodes if "val" in node.meta]
+    nodes = (node for node in gm.graph.nodes if node.target is not torch.ops.aten.lift_fresh_copy.default)
+    values = [node.meta["val"] for node in nodes if "val" in node.meta]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     number = [seen.setdefault(t.untyped_storage()._cdata, len(seen)) for t in tensors]
     return [(int(t.storage_offset()), t.device, n) for t, n in zip(tensors, number, strict=True)]
