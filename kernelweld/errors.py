@@ -103,6 +103,15 @@ class BadTarget(KernelweldError):
 
 
 @dataclass(eq=False)
+class BadTrace(BadTarget):
+    """A file that should be a profiler's trace and cannot be used as one."""
+
+    @property
+    def what(self) -> str:
+        return f"cannot use the trace {self.target!r}: {self.reason}"
+
+
+@dataclass(eq=False)
 class MissingDependency(KernelweldError):
     """An optional package that is not installed. ``extra`` is the extra of kernelweld that brings it."""
 

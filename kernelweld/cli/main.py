@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, verify
+from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, trace, verify
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -41,6 +41,7 @@ app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("bench")(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
+app.command("trace", epilog=trace.EXAMPLES)(trace.command)
 app.command("demo")(demo.command)
 app.command("doctor", epilog="Example: kernelweld doctor --json")(doctor.command)
 app.add_typer(passes.app, name="passes")

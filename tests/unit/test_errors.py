@@ -47,6 +47,10 @@ CASES: list[tuple[KernelweldError, str]] = [
         "cannot use target 'm.pt2': there is no such file\n  how to proceed: Check the path.",
     ),
     (
+        errors.BadTrace("run.json", "no GPU kernel ran in it", "Profile on a GPU."),
+        "cannot use the trace 'run.json': no GPU kernel ran in it\n  how to proceed: Profile on a GPU.",
+    ),
+    (
         errors.MissingDependency("transformers", "target 'hf:llama'", "hf"),
         "target 'hf:llama' needs the package 'transformers', which is not installed\n"
         "  how to proceed: pip install 'kernelweld[hf]'",
