@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from kernelweld.cli.welded import Welded
 
 
+EXAMPLES = """Examples:
+
+kernelweld bench hf:minimax_m2 --full --layers 2 --phase decode --rows 1,16,256
+
+kernelweld bench hf:qwen3_5_moe --dry-run
+
+kernelweld bench hf:llama --full --layers 1 --weld rms_norm_rope --inductor --tune
+"""
+
+
 def command(
     target: o.TargetName,
     phase: o.PhaseOf = o.Phase.prefill,

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from kernelweld.cli.checking import Checked
     from kernelweld.codegen.emit import Kernel
 
+EXAMPLES = """Examples:
+
+kernelweld demo
+
+kernelweld demo hf:llama
+"""
+
 MODELS = ("hf:deepseek_v32", "hf:minimax_m2", "hf:qwen3_5_moe")
 GPUS = ("sm_90", "sm_100", "gfx942")
 _LONGEST = 120  # lines of a kernel that is shown

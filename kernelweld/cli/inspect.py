@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from kernelweld.passes.instruments import Instrument, PrintIR
 
 
+EXAMPLES = """Examples:
+
+kernelweld inspect hf:qwen3_5_moe --phase decode
+
+kernelweld inspect hf:deepseek_v32 --full --layers 4 --json
+
+KERNELWELD_DUMP=graphs python serve.py; kernelweld inspect graphs
+"""
+
+
 @dataclass(frozen=True)
 class Inspected:
     """What was found in one target: graph by graph the report, failures of passes, and graph breaks."""

@@ -32,17 +32,16 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("inspect")(inspect.command)
+app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
-app.command("bench")(bench.command)
+app.command("bench", epilog=bench.EXAMPLES)(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
-app.command("demo")(demo.command)
+app.command("demo", epilog=demo.EXAMPLES)(demo.command)
 app.command("doctor", epilog="Example: kernelweld doctor --json")(doctor.command)
 app.add_typer(passes.app, name="passes")
 app.add_typer(patterns.app, name="patterns")
@@ -63,6 +62,7 @@ def main(
     """Fuse the kernels of LLM inference, and see what was fused.
 
     Results go to stdout, everything else to stderr. NO_COLOR turns colours off. Exit codes: 0 done, 1 a check
-    failed, 2 the command cannot be carried out as it was given.
+    failed, 2 the command cannot be carried out as it was given. --install-completion lets the shell complete
+    verbs, targets and options.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it advises on running a model fast

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 from typer import Argument, Option
 
+from kernelweld.cli import complete
 from kernelweld.cli.zoo import ZOO
 
 
@@ -34,11 +35,15 @@ class Cache(StrEnum):
 
 
 _TARGET = (
-    f"hf:NAME (NAME: {', '.join(ZOO)}), a folder with a transformers config.json, FILE.pt2, or "
-    "MODULE:CALLABLE that returns (model_or_fn, args, kwargs)."
+    f"hf:NAME (NAME: {', '.join(ZOO)}), a folder with a transformers config.json, FILE.pt2, "
+    "MODULE:CALLABLE that returns (model_or_fn, args, kwargs), or what KERNELWELD_DUMP wrote: a folder of "
+    "graphs or one of them."
 )
 
-TargetName: TypeAlias = Annotated[str, Argument(metavar="TARGET", help=_TARGET, show_default=False)]
+TargetName: TypeAlias = Annotated[
+    str,
+    Argument(metavar="TARGET", help=_TARGET, show_default=False, autocompletion=complete.targets),
+]
 PhaseOf: TypeAlias = Annotated[Phase, Option("--phase", help="Prefill of 7 tokens, or a decode step after.")]
 Layers: TypeAlias = Annotated[int | None, Option("--layers", min=1, help="Keep only the first layers.")]
 Full: TypeAlias = Annotated[bool, Option("--full", help="Real dimensions, without weights.")]
@@ -66,7 +71,13 @@ SourceLine: TypeAlias = Annotated[
     Option("--line", metavar="FILE.py:LINE", help="Only what this line of the model became."),
 ]
 Kind: TypeAlias = Annotated[
-    str | None, Option("--kind", metavar="KIND", help="Only words of this kind, such as rms_norm.")
+    str | None,
+    Option(
+        "--kind",
+        metavar="KIND",
+        help="Only words of this kind, such as rms_norm.",
+        autocompletion=complete.kinds,
+    ),
 ]
 NearMissesOnly: TypeAlias = Annotated[
     bool, Option("--near-misses", help="Only what is not welded, and what is nearly a word.")

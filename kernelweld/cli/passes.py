@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelweld.cli import complete
 from kernelweld.cli import options as o
 from kernelweld.cli.render import output, plain_table
 
@@ -34,7 +35,8 @@ def list_passes(as_json: o.AsJson = False) -> None:
 
 @app.command(epilog="Example: kernelweld passes show plan")
 def show(
-    name: Annotated[str, typer.Argument(metavar="PASS", show_default=False)], as_json: o.AsJson = False
+    name: Annotated[str, typer.Argument(metavar="PASS", show_default=False, autocompletion=complete.passes)],
+    as_json: o.AsJson = False,
 ) -> None:
     """Show one pass: what it does before and after, its options with their defaults, where it comes from."""
     from kernelweld.passes.table import load, offered_by

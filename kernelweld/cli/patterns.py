@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelweld.cli import complete
 from kernelweld.cli import options as o
 from kernelweld.cli.passes import documentation
 from kernelweld.cli.render import messages, output, plain_table
@@ -40,7 +41,10 @@ def list_patterns(as_json: o.AsJson = False) -> None:
 
 @app.command(epilog="Example: kernelweld patterns show rms_norm")
 def show(
-    name: Annotated[str, typer.Argument(metavar="PATTERN", show_default=False)], as_json: o.AsJson = False
+    name: Annotated[
+        str, typer.Argument(metavar="PATTERN", show_default=False, autocompletion=complete.patterns)
+    ],
+    as_json: o.AsJson = False,
 ) -> None:
     """Show one pattern: what it reads and the word it becomes, where it starts, where it comes from."""
     from kernelweld.ir import WORDS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelweld.cli import complete
 from kernelweld.cli import options as o
 from kernelweld.cli.render import messages, output
 
@@ -27,6 +28,7 @@ TracePath = Annotated[
         metavar="TRACE",
         help="What export_chrome_trace of torch.profiler wrote: .json or .json.gz.",
         show_default=False,
+        autocompletion=complete.traces,
     ),
 ]
 Top = Annotated[int, typer.Option("--top", min=1, help="Show so many kernels.")]
