@@ -18,6 +18,9 @@ ORIGIN = "kernelweld_origin"
 #: The key under which a raised word keeps a :class:`Stop`, if there is one.
 STOPPED = "kernelweld_stopped"
 
+#: The key under which a kernel call keeps the names of the steps that it stands for.
+WELDED = "kernelweld_welded"
+
 #: How the frame of a pass that stands in for a user's module begins in a stack trace.
 _OWN = f'File "{Path(__file__).parents[1] / "passes"}'
 

@@ -20,6 +20,7 @@ from kernelweld.codegen.emit import Kernel, emit
 from kernelweld.codegen.launch import Launch
 from kernelweld.codegen.task import WeldProgram, free_symbols
 from kernelweld.codegen.tuning import Tuning
+from kernelweld.ir.origin import WELDED
 from kernelweld.passes.contraction import escaping
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
@@ -63,6 +64,7 @@ class Launcher:
         kernel = emit(program, self._launch_of(weld, program))
         with self._graph.inserting_after(max(weld.steps)):
             call = self._call(kernel, program, arguments)
+            call.meta[WELDED] = tuple(step.name for step in weld.steps)
             for node, name in arguments.outputs.items():
                 self._take_over(call, node, name)
             for cache, name in arguments.caches.items():

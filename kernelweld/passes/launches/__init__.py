@@ -34,10 +34,10 @@ from kernelweld.passes.restore import restore_all
 
 def predict(graph: fx.Graph) -> int:
     """The predicted kernel launches of one run of ``graph``."""
-    return count_kernels(realize(_without_words(graph)))
+    return count_kernels(realize(without_words(graph)))
 
 
-def _without_words(graph: fx.Graph) -> fx.Graph:
+def without_words(graph: fx.Graph) -> fx.Graph:
     """``graph``, or a copy in which every word is the nodes it came from."""
     if not any(ORIGIN in node.meta for node in graph.nodes):
         return graph

@@ -34,13 +34,16 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory written in a loop over ``points`` around one over ``row``, or by ``launches`` of a library."""
+    """Memory written in a loop over ``points`` around one over ``row``, or by ``launches`` of a library.
+    ``node`` is the one whose value it holds.
+    """
 
     kind: Kind
     points: Size
     row: Size = 1
     launches: int = 0
     reads: frozenset[Read] = frozenset()
+    node: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Value:
     reads: frozenset[Read] = frozenset()
     operations: int = 0
     buffer: Buffer | None = None
+    node: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -137,19 +141,20 @@ class _Writer:
             moved = len(operands) if node.target is torch.ops.aten.cat.default else 1  # indices stay in place
             operands[:moved] = [View(view.value, (*view.way, _way(node))) for view in operands[:moved]]
         operations = 1 + sum(view.operations for view in operands)
-        return Value(elements(node), _reads(operands), operations if operands else 0)
+        return Value(elements(node), _reads(operands), operations if operands else 0, node=node)
 
     def _reduction(self, node: fx.Node) -> View:
         reads = _reads(self._operands(node))
         row = row_length(node)
         points = quotient(elements(node.all_input_nodes[0]), row)
-        return self._new(Buffer(Kind.REDUCTION, points, row, reads=reads))
+        return self._new(Buffer(Kind.REDUCTION, points, row, reads=reads, node=node))
 
     def _library(self, node: fx.Node) -> View:
         operands = self._operands(node)
         self._write_all(operands)
         reads = _reads(operands)
-        return self._new(Buffer(Kind.LIBRARY, elements(node), launches=launches_of(node), reads=reads))
+        launches = launches_of(node)
+        return self._new(Buffer(Kind.LIBRARY, elements(node), launches=launches, reads=reads, node=node))
 
     def _scatter(self, node: fx.Node) -> View:
         """Updates written over the first operand, which is copied first unless it is an input or unset."""
@@ -157,7 +162,7 @@ class _Writer:
         base = self._write(target.value)
         points = elements(node.all_input_nodes[-1])
         reads = _reads(updates) | {Read(base, (node.name,))}
-        return self._new(Buffer(Kind.POINTWISE, points, reads=reads))
+        return self._new(Buffer(Kind.POINTWISE, points, reads=reads, node=node))
 
     def _store(self, node: fx.Node) -> View:
         """A new value for an input: what computes it writes there, unless it is written already."""
@@ -166,7 +171,7 @@ class _Writer:
         self._write(source.value)
         if written is None or any(read.buffer is destination.value.buffer for read in written.reads):
             return source
-        return self._new(Buffer(Kind.POINTWISE, elements(node), reads=source.reads))
+        return self._new(Buffer(Kind.POINTWISE, elements(node), reads=source.reads, node=node))
 
     def _write_if_reused(self, node: fx.Node) -> None:
         value = self.views[node].value
@@ -184,7 +189,7 @@ class _Writer:
 
     def _write(self, value: Value) -> Buffer:
         if value.buffer is None:
-            value.buffer = Buffer(Kind.POINTWISE, value.points, reads=value.reads)
+            value.buffer = Buffer(Kind.POINTWISE, value.points, reads=value.reads, node=value.node)
             self.buffers.append(value.buffer)
         return value.buffer
 

@@ -42,11 +42,18 @@ class Kernel:
 
 def count_kernels(buffers: Sequence[Buffer]) -> int:
     """The launches of ``buffers``, which stand in the order in which they are written."""
+    generated = {kernel for kernel in fused(buffers) if not kernel.is_library}
+    return len(generated) + sum(buffer.launches for buffer in buffers)
+
+
+def fused(buffers: Sequence[Buffer]) -> list[Kernel]:
+    """The kernels that write ``buffers``, which stand in the order in which they are written; a call of a
+    library is one.
+    """
     fuser = _Fuser()
     for buffer in buffers:
         fuser.add(buffer)
-    generated = {kernel for kernel in fuser.home.values() if not kernel.is_library}
-    return len(generated) + sum(buffer.launches for buffer in buffers)
+    return list(dict.fromkeys(fuser.home.values()))
 
 
 @dataclass

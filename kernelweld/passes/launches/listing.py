@@ -1,0 +1,61 @@
+"""The predicted launches one by one: what each computes, in the order of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from kernelweld.passes.launches import without_words
+from kernelweld.passes.launches.buffers import realize
+from kernelweld.passes.launches.fusion import Kernel, fused
+from kernelweld.passes.launches.traits import Trait, trait_of
+
+_NO_WORK = frozenset({Trait.SAME, Trait.PART, Trait.UNSET})
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One predicted launch. ``nodes`` are what it computes, in the order of the graph, views left out; a call
+    of a library is one node, whatever it takes.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    is_library: bool
+
+
+def listed(graph: fx.Graph) -> tuple[Launch, ...]:
+    """The launches that ``predict`` counts, by the last value that each writes."""
+    plain = without_words(graph)
+    place = {node: i for i, node in enumerate(plain.nodes)}
+    kernels = fused(realize(plain))
+    written = {node for kernel in kernels for node in _written(kernel)}
+    kernels.sort(key=lambda kernel: max(place[node] for node in _written(kernel)))
+    found = [_launch(kernel, written, place.__getitem__) for kernel in kernels]
+    times = [sum(buffer.launches for buffer in kernel.buffers) or 1 for kernel in kernels]
+    return tuple(launch for launch, count in zip(found, times, strict=True) for _ in range(count))
+
+
+def _launch(kernel: Kernel, written: Collection[fx.Node], place: Callable[[fx.Node], int]) -> Launch:
+    own = _written(kernel)
+    if kernel.is_library:
+        return Launch(tuple(own), True)
+    nodes = sorted({*own, *_inlined(own, written)}, key=place)
+    working = tuple(node for node in nodes if trait_of(node) not in _NO_WORK)
+    return Launch(working or tuple(nodes), False)
+
+
+def _written(kernel: Kernel) -> list[fx.Node]:
+    return [buffer.node for buffer in kernel.buffers if buffer.node is not None]
+
+
+def _inlined(roots: Sequence[fx.Node], written: Collection[fx.Node]) -> Iterator[fx.Node]:
+    """The calls that are computed again in a kernel that writes ``roots``: back to what is in memory."""
+    seen, todo = set(roots), [source for root in roots for source in root.all_input_nodes]
+    while todo:
+        node = todo.pop()
+        if node.op == "call_function" and node not in written and node not in seen:
+            seen.add(node)
+            todo.extend(node.all_input_nodes)
+            yield node
