@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,10 +80,14 @@ def file_name(name: str, target: str, stage: str) -> str:
     return f"{name}.{target}.{_ENDINGS.get(stage, stage)}"
 
 
-def names(found: Welded) -> tuple[str, ...]:
-    """A name for each entry: that of its weld, numbered where several kernels have one."""
+def names(welds: Iterable[str]) -> tuple[str, ...]:
+    """The names of welds, numbered where several kernels have one."""
     seen: Counter[str] = Counter()
-    return tuple(_numbered(one.name, seen) for one, _ in found.welds)
+    return tuple(_numbered(name, seen) for name in welds)
+
+
+def _names(found: Welded) -> tuple[str, ...]:
+    return names(one.name for one, _ in found.welds)
 
 
 def _numbered(name: str, seen: Counter[str]) -> str:
@@ -94,7 +98,7 @@ def _numbered(name: str, seen: Counter[str]) -> str:
 def files(found: Welded, wanted: Wanted, folder: Path) -> tuple[Path, ...]:
     """The files that ``write`` makes."""
     targets = [(target, stage) for target in wanted.targets for stage in wanted.of(target)]
-    return tuple(folder / file_name(name, *which) for name in names(found) for which in targets)
+    return tuple(folder / file_name(name, *which) for name in _names(found) for which in targets)
 
 
 def refuse_to_overwrite(paths: Sequence[Path]) -> None:
@@ -107,10 +111,15 @@ def refuse_to_overwrite(paths: Sequence[Path]) -> None:
 
 def build_all(found: Welded, wanted: Wanted, starting: Callable[[str], None]) -> Iterator[Built]:
     """Every kernel for every target; ``starting`` is told of each kernel before it is compiled."""
-    for number, (name, (one, count)) in enumerate(zip(names(found), found.welds, strict=True), 1):
+    for number, (name, (one, count)) in enumerate(zip(_names(found), found.welds, strict=True), 1):
         starting(f"{name} ({number} of {len(found.welds)})")
-        for target in wanted.targets:
-            yield _built(name, count, one.program, target, wanted.of(target))
+        yield from build(name, count, one.program, wanted)
+
+
+def build(name: str, count: int, program: WeldProgram, wanted: Wanted) -> Iterator[Built]:
+    """The kernel of ``program`` for every target."""
+    for target in wanted.targets:
+        yield _built(name, count, program, target, wanted.of(target))
 
 
 def _built(name: str, count: int, program: WeldProgram, target: str, stages: Sequence[str]) -> Built:

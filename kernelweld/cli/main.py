@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, trace, verify
+from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, report, trace, verify
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -41,6 +41,7 @@ app.command("bench", epilog=bench.EXAMPLES)(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
+app.command("report", epilog=report.EXAMPLES)(report.command)
 app.command("demo", epilog=demo.EXAMPLES)(demo.command)
 app.command("doctor", epilog="Example: kernelweld doctor --json")(doctor.command)
 app.add_typer(passes.app, name="passes")

@@ -112,6 +112,15 @@ Emit: TypeAlias = Annotated[
 OutputTo: TypeAlias = Annotated[
     Path | None, Option("--output", "-o", metavar="DIR", help="Write the kernels as files to this folder.")
 ]
+HtmlTo: TypeAlias = Annotated[
+    Path | None, Option("--html", metavar="FILE", help="Write the report to this file. Default: a summary.")
+]
+Compiles: TypeAlias = Annotated[
+    bool, Option("--compile/--no-compile", help="Compile each kernel for --target, without a GPU.")
+]
+BenchFile: TypeAlias = Annotated[
+    Path | None, Option("--bench", metavar="FILE", help="Times that kernelweld bench --json printed.")
+]
 Force: TypeAlias = Annotated[bool, Option("--force", help="Replace files that exist.")]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
 PrintAfter: TypeAlias = Annotated[

@@ -17,11 +17,12 @@ _NO_WORK = frozenset({Trait.SAME, Trait.PART, Trait.UNSET})
 
 @dataclass(frozen=True)
 class Launch:
-    """One predicted launch. ``nodes`` are what it computes, in the order of the graph, views left out; a call
-    of a library is one node, whatever it takes.
+    """One predicted launch: ``nodes`` are what it computes, views left out, ``writes`` those of them that it
+    writes to memory, both in the order of the graph. A call of a library is one node, whatever it takes.
     """
 
     nodes: tuple[fx.Node, ...]
+    writes: tuple[fx.Node, ...]
     is_library: bool
 
 
@@ -38,12 +39,12 @@ def listed(graph: fx.Graph) -> tuple[Launch, ...]:
 
 
 def _launch(kernel: Kernel, written: Collection[fx.Node], place: Callable[[fx.Node], int]) -> Launch:
-    own = _written(kernel)
+    own = tuple(sorted(_written(kernel), key=place))
     if kernel.is_library:
-        return Launch(tuple(own), True)
+        return Launch(own, own, True)
     nodes = sorted({*own, *_inlined(own, written)}, key=place)
     working = tuple(node for node in nodes if trait_of(node) not in _NO_WORK)
-    return Launch(working or tuple(nodes), False)
+    return Launch(working or own, own, False)
 
 
 def _written(kernel: Kernel) -> list[fx.Node]:
