@@ -166,7 +166,7 @@ def _by_layer(row: Sequence[Numbered], names: Sequence[str]) -> Mapping[str, lis
 
 
 def _most(homes: Sequence[str | None]) -> str | None:
-    """The layer that most of what a launch writes is of; of equals the last, as it is what the rest is for."""
+    """The layer that most of what a launch writes is of; of equals the last, which the rest is for."""
     return Counter(reversed(homes)).most_common(1)[0][0]
 
 

@@ -102,9 +102,9 @@ def _facts(
     if resolved.config is None:
         return {}
     tokens = {"tokens": str(PREFILL_TOKENS)} if phase is o.Phase.prefill else {}
-    dimensions = "real" if full else "as built"
-    shaped = {"batch": str(batch), "dtype": dtype.value, "cache": cache.value, "dimensions": dimensions}
-    return {"phase": phase.value, **tokens, **shaped}
+    dimensions = {} if not resolved.name.startswith("hf:") else {"dimensions": "real" if full else "tiny"}
+    shaped = {"batch": str(batch), "dtype": dtype.value, "cache": cache.value}
+    return {"phase": phase.value, **tokens, **shaped, **dimensions}
 
 
 def _shown(
@@ -120,9 +120,9 @@ def _shown(
 
 def _write(shown: Shown, html: Path) -> None:
     from kernelweld.cli.html.page import page
-    from kernelweld.codegen.cache import write_text
 
-    write_text(html, page(shown))
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(page(shown), encoding="utf-8")
     messages().print(f"the report is written to {html}", markup=False)
 
 
@@ -136,7 +136,9 @@ def _print(shown: Shown, html: Path | None, as_json: bool) -> None:
 
 
 def _fail(shown: Shown) -> None:
-    """What went wrong on the way, on stderr; a graph break is a warning."""
+    """What went wrong on the way, on stderr; only a failure of a pass fails the command."""
+    for built in (one for weld in shown.welds for one in weld.built if one.failure is not None):
+        typer.echo(f"warning: {built.target}: {built.failure}", err=True)
     for reason in shown.breaks:
         typer.echo(f"warning: graph break: {reason}", err=True)
     for failure in shown.failures:

@@ -125,7 +125,7 @@ def run(target: Target, *, merge: bool, stop: bool) -> Ran:
         reports.append(report)
         if result.failure is not None:
             failures.append(str(result.failure))
-    used = sorted({number for _, number in after if number is not None})  # a planned weld may be dropped
+    used = list(dict.fromkeys(number for _, number in after if number is not None))  # as they run
     firsts = [list(record.firsts.values())[number] for number in used]
     after = [(launch, None if number is None else used.index(number)) for launch, number in after]
     rows = layers(before, after, _names(firsts))

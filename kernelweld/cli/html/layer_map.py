@@ -79,10 +79,8 @@ def _strip(layer: Layer) -> Html:
         element("div", _row(one.before, "Inductor"), _row(one.after, "with kernelweld"), class_="st")
         for one in stretches(layer)
     ]
-    labels = element(
-        "div", element("span", "Inductor"), element("span", "with kernelweld"), class_="st labels"
-    )
-    return element("div", labels, *parts, class_="strip")
+    labels = element("div", element("span", "Inductor"), element("span", "with kernelweld"), class_="labels")
+    return element("div", labels, element("div", *parts, class_="flow"), class_="strip")
 
 
 def _row(blocks: Sequence[Block], when: str) -> Html:

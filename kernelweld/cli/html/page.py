@@ -66,7 +66,8 @@ def _footer(shown: Shown) -> Html:
     versions = joined((f"{name} {number}" for name, number in shown.versions.items()), " · ")
     note = (
         "Launches are predicted, those of Inductor on CUDA for one run of the graph. A launch counts for the "
-        "layer that most of it computes. Registers and spills are per thread, shared memory per program."
+        "layer that most of what it writes is of. Registers and spills are per thread, shared memory is per "
+        "program."
     )
     return element("footer", element("p", note), element("p", versions, " · ", shown.date))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kernelweld.cli.compiling import Built
 from kernelweld.cli.html.highlight import highlighted
@@ -12,7 +12,7 @@ from kernelweld.cli.layers import Layer, numbers
 from kernelweld.cli.reported import Shown, WeldShown
 from kernelweld.cli.times import Measured
 
-_COLUMNS = ("compiled for", "warps", "registers", "spills", "shared memory")
+_COLUMNS = ("for", "warps", "registers", "spills", "shared")
 _FILTER = "Filter welds and what is not welded"
 
 
@@ -29,7 +29,18 @@ def weld_cards(shown: Shown) -> Html:
     )
     cards = [_card(number, weld, shown.layers) for number, weld in enumerate(shown.welds, 1)]
     nothing = element("p", "No weld was made.", class_="intro")
-    return element("section", element("h2", "Welds"), box, *(cards or [nothing]), id="welds")
+    return element(
+        "section", element("h2", "Welds"), _found(shown.words), box, *(cards or [nothing]), id="welds"
+    )
+
+
+def _found(words: Mapping[str, tuple[int, int]]) -> Html:
+    """How many words of each kind are in welds."""
+    items = [
+        element("li", element("code", kind), f" {welded} of {count}")
+        for kind, (count, welded) in words.items()
+    ]
+    return element("ul", *items, class_="found", aria_label="Words in welds, by kind") if items else Html()
 
 
 def _card(number: int, weld: WeldShown, layers: Sequence[Layer]) -> Html:
