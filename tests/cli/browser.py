@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,13 +99,23 @@ class Page:
 _CODES = {"Tab": 9, "ArrowRight": 39, "ArrowLeft": 37, "End": 35, "Enter": 13}
 
 
+#: It reads commands from file 3 and writes answers to file 4.
+_START = """
+import fcntl, os, sys
+reads, writes = (fcntl.fcntl(int(file), fcntl.F_DUPFD, 10) for file in sys.argv[1:3])
+os.dup2(reads, 3)
+os.dup2(writes, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 @contextmanager
 def chromium(executable: str, profile: Path) -> Iterator[Page]:
     """A page of a fresh browser, which ends with the block."""
     (its_in, to), (back, its_out) = os.pipe(), os.pipe()
-    redirected = f'exec "$@" 3<&{its_in} 4>&{its_out}'  # it reads from file 3 and writes to file 4
+    command = [executable, *_FLAGS, f"--user-data-dir={profile}"]
     process = subprocess.Popen(
-        ["sh", "-c", redirected, "sh", executable, *_FLAGS, f"--user-data-dir={profile}"],
+        [sys.executable, "-c", _START, str(its_in), str(its_out), *command],
         pass_fds=(its_in, its_out),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

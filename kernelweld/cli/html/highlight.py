@@ -44,7 +44,7 @@ def _coloured(source: str) -> Iterator[tuple[str, tuple[int, int], tuple[int, in
 def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
     (first, left), (last, right) = start, end
     if first == last:
-        return lines[first - 1][left:right]
+        return "".join(lines[first - 1 : first])[left:right]
     middle = lines[first : last - 1]
     ending = lines[last - 1][:right] if last <= len(lines) else ""
     return "".join([*(line[left:] for line in lines[first - 1 : first]), *middle, ending])

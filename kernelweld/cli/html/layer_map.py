@@ -11,9 +11,9 @@ from kernelweld.cli.reported import Shown
 
 _KINDS = {"weld": "weld", "library": "library call", "generated": "Inductor kernel"}
 _INTRO = (
-    "Each cell is a layer with the launches it saves, darker the larger their share; equal letters are layers "
-    "with the same launches. Below, each kind of layer once: Inductor’s launches above, those "
-    "with kernelweld under them. A weld is drawn as wide as what stood in its place."
+    "Each cell is a layer with the launches it saves, darker the larger their share; layers of one letter "
+    "have the same launches. Below, each kind of layer once: Inductor’s launches above, those with "
+    "kernelweld under them. A weld is drawn as wide as what stood in its place."
 )
 _HINT = "Point at a launch, or reach it by Tab and the arrow keys, to see what it is."
 

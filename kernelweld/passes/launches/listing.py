@@ -27,15 +27,33 @@ class Launch:
 
 
 def listed(graph: fx.Graph) -> tuple[Launch, ...]:
-    """The launches that ``predict`` counts, by the last value that each writes."""
+    """The launches that ``predict`` counts, in an order in which they can run."""
     plain = without_words(graph)
     place = {node: i for i, node in enumerate(plain.nodes)}
     kernels = fused(realize(plain))
     written = {node for kernel in kernels for node in _written(kernel)}
-    kernels.sort(key=lambda kernel: max(place[node] for node in _written(kernel)))
-    found = [_launch(kernel, written, place.__getitem__) for kernel in kernels]
-    times = [sum(buffer.launches for buffer in kernel.buffers) or 1 for kernel in kernels]
-    return tuple(launch for launch, count in zip(found, times, strict=True) for _ in range(count))
+    kernels.sort(key=lambda kernel: min(place[node] for node in _written(kernel)))
+    found = []
+    for kernel in _runnable(kernels):
+        times = sum(buffer.launches for buffer in kernel.buffers) or 1
+        found += [_launch(kernel, written, place.__getitem__)] * times
+    return tuple(found)
+
+
+def _runnable(kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+    """``kernels`` as they stand, but each after those that it reads from."""
+    home = {buffer: kernel for kernel in kernels for buffer in kernel.buffers}
+    done = set[Kernel]()
+    for kernel in kernels:
+        todo = [kernel]
+        while todo:
+            reads = (home.get(read.buffer) for buffer in todo[-1].buffers for read in buffer.reads)
+            first = next((one for one in reads if one not in (None, todo[-1]) and one not in done), None)
+            if first is not None:
+                todo.append(first)
+            elif (last := todo.pop()) not in done:
+                done.add(last)
+                yield last
 
 
 def _launch(kernel: Kernel, written: Collection[fx.Node], place: Callable[[fx.Node], int]) -> Launch:
