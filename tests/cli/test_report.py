@@ -15,6 +15,7 @@ from click.testing import Result
 from torch import Tensor, nn
 
 from kernelweld.cli import compiling
+from kernelweld.cli.benching import Figures
 from kernelweld.cli.code import Code
 from kernelweld.cli.compiling import Built, Wanted
 from kernelweld.cli.html.highlight import highlighted
@@ -247,15 +248,11 @@ def test_a_kernel_that_does_not_compile_shows_in_its_place(
 
 def test_times_of_a_file_are_matched_by_what_was_run(ran: Ran, tmp_path: Path, no_tunings: None) -> None:
     plain = shown(Target("m", Model(), (), {}), ran, {}, Wanted.parsed("", ""), Times.known(None))
+    name = "residual_add_rms_norm"  # bench does not number kernels
     entries = [
-        {
-            "name": "residual_add_rms_norm",  # bench does not number kernels
-            "rows": weld.rows,
-            "bytes": weld.moved,
-            "launches": {"before": weld.before, "after": 1},
-            "us": {"kernelweld": 2.0 + i, "eager": 20.0},
-            "copy_fraction": 0.5,
-        }
+        Figures(
+            name, 1, weld.rows, weld.moved, weld.before, {"kernelweld": 2.0 + i, "eager": 20.0}, 0.5
+        ).as_dict()
         for i, weld in enumerate(plain.welds)
     ]
     entries[0]["rows"] = 1000  # of another run
