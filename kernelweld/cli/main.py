@@ -10,7 +10,19 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, report, trace, verify
+from kernelweld.cli import (
+    bench,
+    compile,
+    demo,
+    doctor,
+    explain,
+    inspect,
+    passes,
+    patterns,
+    report,
+    trace,
+    verify,
+)
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
