@@ -82,14 +82,15 @@ class Layout:
         if isinstance(step, E2M1):
             return self._pair_dims(node, step)
         tensors = [o for o in operands_of(node) if isinstance(o, fx.Node)]
-        whole = need_of(step) is not Need.NOTHING
+        need = need_of(node)
+        whole = need is not Need.NOTHING
         sizes = sizes_of(tensors[0]) if whole else sizes_of(node)
         dims = tuple(self.space.fresh(size) for size in sizes)
         for i, tensor in enumerate(tensors):
             own = isinstance(step, Rope) and i > 0
             self._join(node, tensor, self._table_dims(tensor, dims) if own else dims)
         if whole:
-            self._demand(node, need_of(step), dims[-1])
+            self._demand(node, need, dims[-1])
         return self._result_dims(node, dims)
 
     def _write_dims(self, node: fx.Node, step: CacheWrite) -> Dims:
