@@ -54,6 +54,8 @@ WORDS: tuple[type[Word], ...] = (
 
 Step = Word | Pointwise | RowReduce
 
+_BY_KIND: Mapping[str, type[Word]] = MappingProxyType({cls.kind: cls for cls in WORDS})
+
 #: The entry-point group in which other distributions offer words, as ``kind = "module:Class"``.
 GROUP = "kernelweld.words"
 
@@ -97,11 +99,16 @@ class Vocabulary:
 def vocabulary() -> Vocabulary:
     """kernelweld's own words, then those of other distributions, by kind."""
     with _LOCK:
-        words = accepted("word", {cls.kind: cls for cls in WORDS}, entry_points(group=GROUP), loaded)
-        return Vocabulary(words, MappingProxyType({_define(cls): cls for cls in words.values()}))
+        known = accepted("word", _BY_KIND, entry_points(group=GROUP), loaded)
+        return Vocabulary(known, MappingProxyType({_define(cls): cls for cls in known.values()}))
 
 
-def loaded(point: EntryPoint, known: Mapping[str, type[Word]]) -> type[Word]:
+def words() -> Mapping[str, type[Word]]:
+    """All words by kind: kernelweld's own, then those of other distributions."""
+    return vocabulary().words
+
+
+def loaded(point: EntryPoint, known: Mapping[str, type[Word]] = _BY_KIND) -> type[Word]:
     """The word that ``point`` offers, with its operator defined. Raises if it is none that can be used, or
     one of its kind is ``known``.
     """
@@ -120,7 +127,7 @@ def loaded(point: EntryPoint, known: Mapping[str, type[Word]]) -> type[Word]:
 
 def offered_by(kind: str) -> str:
     """Which distribution a word comes from, with its version; "kernelweld" for its own."""
-    cls = vocabulary().words[kind]
+    cls = words()[kind]
     return "kernelweld" if cls in WORDS else origin(GROUP, kind, cls)
 
 
@@ -131,7 +138,7 @@ def op_of(word: Word | type[Word]) -> OpOverload:
         LookupError: the word is not in the vocabulary.
     """
     cls = word if isinstance(word, type) else type(word)
-    if vocabulary().words.get(cls.kind) is not cls:
+    if words().get(cls.kind) is not cls:
         raise LookupError(f"{cls.__module__}:{cls.__qualname__} is no word: offer it in the group {GROUP}")
     return _define(cls)
 

@@ -80,7 +80,7 @@ def _schema_type(cls: type, name: str, annotation: object) -> str:
     if annotation not in _SCHEMA_TYPES:
         allowed = ", ".join(str(getattr(one, "__qualname__", one)) for one in _SCHEMA_TYPES)
         raise TypeError(f"the parameter `{name}` of {cls.__name__} is none of: {allowed}")
-    return _SCHEMA_TYPES[annotation]  # type: ignore[index]
+    return _SCHEMA_TYPES[annotation]
 
 
 def format_static(value: Static) -> str:

@@ -63,8 +63,9 @@ class PlanPass(Pass):
     After: the same graph, and a plan of two welds: ``residual_add_rms_norm``, and ``rope`` of two row tasks.
 
     Vertical: a step joins the chain of its producers when their rows nest and the set stays convex.
-    Horizontal: chains of one level share a launch. A chain without a named word is left to the compiler
-    around us, and so is one that it would compute in fewer launches, unless ``keep_all``.
+    Horizontal: chains of one level share a launch, ``max_tasks`` of them at most. A chain without a named
+    word is left to the compiler around us, and so is one that it would compute in fewer launches, unless
+    ``keep_all``.
     """
 
     name = "plan"

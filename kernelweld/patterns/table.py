@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
 from kernelweld.errors import UnknownName
+from kernelweld.ir import words
 from kernelweld.ir.offers import accepted, origin, refuse_known
-from kernelweld.ir.vocabulary import vocabulary
 from kernelweld.patterns.cache_write import CacheWritePattern
 from kernelweld.patterns.e2m1 import E2M1Pattern
 from kernelweld.patterns.e4m3 import E4M3Pattern
@@ -77,7 +77,7 @@ def loaded(point: EntryPoint, known: Mapping[str, type[Pattern]] = PATTERNS) -> 
         raise TypeError(f"{point.value} is not a Pattern")
     if cls.name != point.name:
         raise TypeError(f"{point.value} is called {cls.name!r}")
-    if cls.kind not in vocabulary().words:
+    if cls.kind not in words():
         raise ValueError(f"there is no word {cls.kind!r} for it to raise")
     return cls
 

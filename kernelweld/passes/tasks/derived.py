@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import fx
 
 from kernelweld.codegen.emitters.table import WORD_EMITTERS
+from kernelweld.codegen.task import DTYPES
 from kernelweld.ir import CacheWrite, Pointwise, RowReduce, Word, step_of
 from kernelweld.passes.base import PassContext
 from kernelweld.passes.canonicalize.canonicalize_pass import CanonicalizePass
 from kernelweld.passes.restore import trace
 from kernelweld.passes.tasks.axes import DomainMismatch
-from kernelweld.patterns.ops import CAST, EXPAND, UNSQUEEZE, dtype_of, is_call, shape_of
+from kernelweld.patterns.dims import same_shape, same_size
+from kernelweld.patterns.ops import (
+    CAST,
+    EXPAND,
+    UNSQUEEZE,
+    dtype_name,
+    dtype_of,
+    is_call,
+    shape_of,
+    shape_text,
+)
 from kernelweld.patterns.scalars import scalar
 
-#: So many references are kept: models ask for the same ones in every layer.
+#: By word and operands: its steps, or why there are none, for so many at most: layers ask for the same ones.
+#: Plain data, so that no graph is kept alive.
+_KNOWN: dict[object, tuple[Inner, ...] | str] = {}
 _MOST = 1024
 
 _WANTED = "only elementwise steps and reductions of the last dimension become a kernel"
@@ -56,19 +68,15 @@ def derived(node: fx.Node) -> Steps:
     The reference is traced on the operands that the node has, and canonicalized. Raises DomainMismatch for
     one that takes other steps than a row task has.
     """
-    word, key = cast(Word, step_of(node)), _key(node)
-    if key not in _KNOWN:
-        while len(_KNOWN) >= _MOST:
-            del _KNOWN[next(iter(_KNOWN))]
-        _KNOWN[key] = _steps_or_reason(word, node)
-    found = _KNOWN[key]
+    key = _key(node)
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST:
+            _KNOWN.clear()
+        found = _KNOWN[key] = _steps_or_reason(node)
     if isinstance(found, str):
         raise DomainMismatch(found)
     return found
-
-
-#: By word and operands: the steps, or why there are none. Plain data, so that no graph is kept alive.
-_KNOWN: dict[object, Steps | str] = {}
 
 
 def reduces(node: fx.Node) -> bool:
@@ -79,11 +87,16 @@ def reduces(node: fx.Node) -> bool:
 def _key(node: fx.Node) -> object:
     """Equal for calls whose references take the same steps. By text: 0.0 and -0.0 are equal."""
     word = cast(Word, step_of(node))
-    values = ((dtype_of(arg), str(shape_of(arg))) if isinstance(arg, fx.Node) else None for arg in node.args)
+    values = (_described(arg) if isinstance(arg, fx.Node) else None for arg in (node, *node.args))
     return type(word), repr(word), tuple(values)
 
 
-def _steps_or_reason(word: Word, node: fx.Node) -> Steps | str:
+def _described(node: fx.Node) -> tuple[object, ...]:
+    return dtype_of(node), str(shape_of(node))
+
+
+def _steps_or_reason(node: fx.Node) -> Steps | str:
+    word = cast(Word, step_of(node))
     values = [arg.meta["val"] if isinstance(arg, fx.Node) else None for arg in node.args]
     try:
         graph = trace(word.reference, values)
@@ -91,10 +104,10 @@ def _steps_or_reason(word: Word, node: fx.Node) -> Steps | str:
     except Exception as error:  # whatever the reference of another distribution raises
         first = next(iter(str(error).strip().splitlines()), "")
         return f"the reference of {word.kind} raises {type(error).__name__}: {first}"
-    numbers = [i for i, value in enumerate(values) if value is not None]
-    reading = _Reading(word.kind, len(values), dict(zip(graph.find_nodes(op="placeholder"), numbers)))
+    present = [i for i, value in enumerate(values) if value is not None]
+    places = dict(zip(graph.find_nodes(op="placeholder"), present, strict=True))
     try:
-        return reading.steps(graph)
+        return _Reading(word.kind, len(values), places).steps(graph, node)
     except DomainMismatch as mismatch:
         return mismatch.reason
 
@@ -109,13 +122,17 @@ class _Reading:
         self._width = next(iter(shape_of(node)[-1:] for node in places), ())
         self._lacking: set[fx.Node] = set()
 
-    def steps(self, graph: fx.Graph) -> Steps:
+    def steps(self, graph: fx.Graph, node: fx.Node) -> Steps:
+        """The steps of ``graph``, whose result stands for ``node``."""
         found = tuple(self._calls(graph))
         (result,) = graph.find_nodes(op="output")[0].args
         if not isinstance(result, fx.Node):
-            raise DomainMismatch(f"{self._kind} has several results, and a row task makes one of a word")
+            raise self._refused("has several results")
         if not found or self._places.get(result) != Place(self._count - 1):
-            raise DomainMismatch(f"the reference of {self._kind} returns an operand as it is")
+            raise self._refused("returns an operand as it is")
+        if dtype_of(result) != dtype_of(node) or not same_shape(shape_of(result), shape_of(node)):
+            got, wanted = (f"{dtype_name(dtype_of(n))} {shape_text(shape_of(n))}" for n in (result, node))
+            raise DomainMismatch(f"the reference of {self._kind} gives {got} where the graph has {wanted}")
         return found
 
     def _calls(self, graph: fx.Graph) -> Iterator[Inner]:
@@ -129,13 +146,13 @@ class _Reading:
             self._count += 1
 
     def _is_same(self, node: fx.Node) -> bool:
-        """Whether ``node`` only repeats rows, or puts back the dimension that a reduction dropped."""
+        """Whether ``node`` only repeats a row, or puts back the dimension that a reduction dropped."""
         source = node.args[0] if node.args else None
         if not isinstance(source, fx.Node) or source not in self._places:
             return False
         restores = is_call(node, UNSQUEEZE) and source in self._lacking and _last(node)
-        repeats = is_call(node, EXPAND) and len(shape_of(node)) == len(shape_of(source))
-        if not restores and not (repeats and source not in self._lacking):
+        repeats = is_call(node, EXPAND) and source not in self._lacking and _same_last(node, source)
+        if not restores and not repeats:
             return False
         self._places[node] = self._places[source]
         return True
@@ -145,7 +162,8 @@ class _Reading:
         if not isinstance(step, (Pointwise, RowReduce)):
             raise self._refused(f"calls {node.target}")
         dtype = dtype_of(node)
-        assert dtype is not None
+        if dtype is None or dtype not in DTYPES:
+            raise self._refused(f"computes in {dtype_name(dtype)}")
         arguments = node.args[:1] if isinstance(step, RowReduce) or is_call(node, CAST) else node.args
         if isinstance(step, RowReduce):
             self._reduce(node, step)
@@ -169,18 +187,22 @@ class _Reading:
         if lacking:
             self._lacking.add(node)
 
-    def _read(self, node: fx.Node, argument: Any) -> Place | float | int:
+    def _read(self, node: fx.Node, argument: object) -> Place | float | int:
         if isinstance(argument, fx.Node):
             number = scalar(argument)
             if number is None and argument not in self._places:
                 raise self._refused(f"reads %{argument}, which is no operand of it")
             return self._places[argument] if number is None else number
-        if isinstance(argument, (int, float)) and not isinstance(argument, bool) and math.isfinite(argument):
+        if isinstance(argument, (int, float)) and not isinstance(argument, bool):
             return argument
         raise self._refused(f"has {argument!r} in %{node}, which is no number")
 
     def _refused(self, reason: str) -> DomainMismatch:
         return DomainMismatch(f"the reference of {self._kind} {reason}: {_WANTED}")
+
+
+def _same_last(node: fx.Node, source: fx.Node) -> bool:
+    return bool(shape_of(source)) and same_size(shape_of(node)[-1], shape_of(source)[-1])
 
 
 def _last(node: fx.Node) -> bool:

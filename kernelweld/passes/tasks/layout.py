@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from kernelweld.codegen.task import DTYPES
 from kernelweld.ir import E2M1, E4M3, E8M0, CacheWrite, Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
 from kernelweld.passes.tasks.views import carry, is_view, sizes_of
 from kernelweld.patterns.aliasing import storage_root
-
-#: Dtypes that row tasks compute on; anything else stays with the compiler around us.
-DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64})
 
 _READ = "a cache that the chain writes is read by the chain"
 
