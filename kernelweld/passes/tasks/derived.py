@@ -68,14 +68,25 @@ def derived(node: fx.Node) -> Steps:
     The reference is traced on the operands that the node has, and canonicalized. Raises DomainMismatch for
     one that takes other steps than a row task has.
     """
+    found = _found(node)
+    if isinstance(found, str):
+        raise DomainMismatch(found)
+    return found
+
+
+def defect(node: fx.Node) -> str | None:
+    """Why the reference of a derived word has no steps; None if it has."""
+    found = _found(node)
+    return found if isinstance(found, str) else None
+
+
+def _found(node: fx.Node) -> Steps | str:
     key = _key(node)
     found = _KNOWN.get(key)
     if found is None:
         if len(_KNOWN) >= _MOST:
             _KNOWN.clear()
         found = _KNOWN[key] = _steps_or_reason(node)
-    if isinstance(found, str):
-        raise DomainMismatch(found)
     return found
 
 
