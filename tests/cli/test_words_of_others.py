@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -212,6 +215,16 @@ def test_the_operator_runs(installed: str) -> None:
     x = torch.randn(3, 8)
     assert torch.equal(op_of(cls)(x, dtype=torch.float32), x.clamp(-1, 1))
     assert vocabulary.offered_by("hard_tanh") == "square-gates 2.0"
+
+
+def test_it_is_imported_when_the_vocabulary_is_asked_for(distribution: Path) -> None:
+    code = (
+        "import sys, kernelweld.cli.main, kernelweld.integrations.fuse; "
+        "assert 'square_gates' not in sys.modules; "
+        "from kernelweld.ir import words; assert 'hard_tanh' in words() and 'square_gates' in sys.modules"
+    )
+    path = os.pathsep.join([str(distribution), str(Path(__file__).parents[2])])
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True)
 
 
 # --- the compile key ---
