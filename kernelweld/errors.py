@@ -66,6 +66,24 @@ class UnknownName(KernelweldError):
 
 
 @dataclass(eq=False)
+class BadOffer(KernelweldError):
+    """What another distribution offers and cannot be used. ``value`` is its ``module:Class``."""
+
+    kind: str
+    name: str
+    value: str
+    reason: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.kind} {self.name!r} ({self.value}) cannot be used: {self.reason}"
+
+    @property
+    def remedy(self) -> str:
+        return "Repair or uninstall the package that offers it."
+
+
+@dataclass(eq=False)
 class BadPipeline(KernelweldError):
     """Pipeline text that does not parse. ``position`` counts characters from 0 and gets the caret."""
 
@@ -258,39 +276,6 @@ class InvalidGraph(KernelweldError):
     @property
     def remedy(self) -> str:
         return "Run the pipeline with verify-each to find the pass that left it so, and report that pass."
-
-
-@dataclass(eq=False)
-class UnsupportedDtype(KernelweldError):
-    """A dtype that an operation is not generated for. Names are without ``torch.``."""
-
-    operation: str
-    dtype: str
-    supported: Sequence[str]
-
-    @property
-    def what(self) -> str:
-        return f"{self.operation} is not generated for {self.dtype}"
-
-    @property
-    def remedy(self) -> str:
-        return f"Cast its input to one of {', '.join(self.supported)}."
-
-
-@dataclass(eq=False)
-class UnsupportedDevice(KernelweldError):
-    """A device that no kernels are generated for."""
-
-    device: str
-    supported: Sequence[str]
-
-    @property
-    def what(self) -> str:
-        return f"no kernels are generated for device {self.device!r}"
-
-    @property
-    def remedy(self) -> str:
-        return f"Move the model and its inputs to one of {', '.join(self.supported)}."
 
 
 @dataclass(eq=False)

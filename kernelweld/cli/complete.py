@@ -36,10 +36,10 @@ def patterns(incomplete: str) -> list[str]:
 
 
 def kinds(incomplete: str) -> list[str]:
-    """The kinds of words."""
-    from kernelweld.ir import WORDS
+    """The kinds of words, those of other distributions among them."""
+    from kernelweld.ir import words
 
-    return _starting(incomplete, [word.kind for word in WORDS])
+    return _starting(incomplete, [word.kind for word in words()])
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

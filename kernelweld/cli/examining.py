@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import kernelweld
+from kernelweld.errors import BadOffer
 
 if TYPE_CHECKING:
     from kernelweld.codegen.emit import Kernel
@@ -172,23 +173,34 @@ def _kernel() -> Kernel:
 
 def plugins() -> Iterator[Finding]:
     """What other distributions offer, loaded as a pipeline would."""
-    for kind in ("passes", "patterns"):
-        for point in sorted(entry_points(group=f"kernelweld.{kind}"), key=lambda p: p.name):
+    for kind in ("word", "pattern", "pass"):
+        group = "kernelweld.passes" if kind == "pass" else f"kernelweld.{kind}s"
+        for point in sorted(entry_points(group=group), key=lambda p: p.name):
             yield _plugin(kind, point)
 
 
 def _plugin(kind: str, point: EntryPoint) -> Finding:
-    from kernelweld.passes.table import load
-    from kernelweld.patterns.table import loaded
-
     origin = "" if point.dist is None else f" of {point.dist.name} {point.dist.version}"
-    what = f"{'pass' if kind == 'passes' else 'pattern'} {point.name}"
     try:
-        load(point.name) if kind == "passes" else loaded(point)
+        _load(kind, point)
     except Exception as error:  # whatever the import of another distribution raises
         remedy = f"Repair or uninstall the package that offers {point.value}."
-        return Finding(what, "broken", f"{_words(error)}{origin}", remedy)
-    return Finding(what, "ok", f"{point.value}{origin}")
+        reason = error.reason if isinstance(error, BadOffer) else _words(error)
+        return Finding(f"{kind} {point.name}", "broken", f"{reason}{origin}", remedy)
+    return Finding(f"{kind} {point.name}", "ok", f"{point.value}{origin}")
+
+
+def _load(kind: str, point: EntryPoint) -> None:
+    from kernelweld.ir import vocabulary
+    from kernelweld.passes import table as passes
+    from kernelweld.patterns import table as patterns
+
+    if kind == "pass":
+        passes.load(point.name)
+    elif kind == "pattern":
+        patterns.loaded(point)
+    else:
+        vocabulary.loaded(point)
 
 
 def _unusable(what: str, error: ImportError) -> Finding:

@@ -23,7 +23,7 @@ from kernelweld.passes.tasks.lookup import is_looked_up
 from kernelweld.passes.tasks.steps import is_write
 from kernelweld.passes.verification.truth import original_graph
 from kernelweld.passes.weld import Weld, WeldPlan, describe
-from kernelweld.patterns.table import PATTERNS
+from kernelweld.patterns.table import patterns
 
 #: What decides about a raised word; other near misses are no words, or are welded.
 _LEFT_OUT = ("cost", "legality")
@@ -145,7 +145,7 @@ def explain(
 
 def _calls(graph: fx.Graph) -> Iterator[CallSeen]:
     starts: dict[object, dict[str, None]] = {}
-    for pattern in PATTERNS.values():
+    for pattern in patterns().values():
         for anchor in pattern.anchors:
             starts.setdefault(anchor, {})[pattern.kind] = None
     for node in graph.nodes:

@@ -20,9 +20,9 @@ app = typer.Typer(no_args_is_help=True, help="Which passes there are, and their 
 @app.command("list", epilog="Example: kernelweld passes list")
 def list_passes(as_json: o.AsJson = False) -> None:
     """List all passes in the order in which they usually run, those of plug-ins last."""
-    from kernelweld.passes.table import load, offered_by, passes
+    from kernelweld.passes.table import offered_by, passes
 
-    found = [(name, summary(load(name)), offered_by(name)) for name in passes()]
+    found = [(name, _summary(name), offered_by(name)) for name in passes()]
     if as_json:
         keys = ("name", "summary", "from")
         typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in found], indent=2))
@@ -51,6 +51,17 @@ def show(
     typer.echo("options:" if options else "options: none")
     for option in options:
         typer.echo(f"  {option}")
+
+
+def _summary(name: str) -> str:
+    """What a pass does in a line, or why one of another distribution cannot be used."""
+    from kernelweld.errors import BadOffer
+    from kernelweld.passes.table import load
+
+    try:
+        return summary(load(name))
+    except BadOffer as error:
+        return f"broken: {error.reason}"
 
 
 def _options(cls: type[Pass]) -> list[str]:

@@ -18,6 +18,7 @@ from kernelweld.cli.render import messages, output, plain_table
 
 if TYPE_CHECKING:
     from kernelweld.cli.welded import Welded
+    from kernelweld.ir import Word
     from kernelweld.patterns.pattern import Pattern
 
 app = typer.Typer(no_args_is_help=True, help="Which patterns there are, and what they find in a model.")
@@ -46,22 +47,44 @@ def show(
     ],
     as_json: o.AsJson = False,
 ) -> None:
-    """Show one pattern: what it reads and the word it becomes, where it starts, where it comes from."""
-    from kernelweld.ir import WORDS
+    """Show one pattern: an example before and after, its word, its options, where it starts, its origin."""
+    from kernelweld.ir import words
+    from kernelweld.ir.vocabulary import offered_by as word_from
+    from kernelweld.passes.spec import describe_options
     from kernelweld.patterns.table import load, offered_by
 
     cls, origin = load(name), offered_by(name)
-    word = next((word for word in WORDS if word.kind == cls.kind), None)
-    anchors = [str(anchor) for anchor in cls.anchors]
-    shown = {"name": name, "word": cls.kind, "from": origin, "summary": _about(cls)}
-    shown |= {"before": documentation(cls), "after": "" if word is None else documentation(word)}
+    word = words()[cls.kind]
+    shown = {"name": name, "word": cls.kind, "from": origin, "summary": _about(cls), "example": cls.spelling}
+    shown |= {"before": documentation(cls), "after": _call(word)}
+    shown |= {"word_from": word_from(cls.kind), "word_documentation": documentation(word)}
+    options, anchors = describe_options(cls), [str(anchor) for anchor in cls.anchors]
     if as_json:
-        typer.echo(json.dumps({**shown, "anchors": anchors}, indent=2))
+        typer.echo(json.dumps({**shown, "options": options, "anchors": anchors}, indent=2))
         return
-    typer.echo(f"{name}, of {origin}\n\n{shown['summary']}\n\nBefore: {shown['before']}\n")
-    typer.echo(f"After, the word {cls.kind}: {shown['after']}\n\nstarts from:")
+    typer.echo(f"{name}, of {origin}\n\n{shown['summary']}\n\nBefore: {shown['before']}")
+    if cls.spelling:
+        typer.echo(f"For example: {cls.spelling}")
+    typer.echo(f"After: {shown['after']}\n")
+    typer.echo(f"The word {cls.kind}, of {shown['word_from']}: {shown['word_documentation']}\n")
+    typer.echo("options:" if options else "options: none")
+    for option in options:
+        typer.echo(f"  {option}")
+    typer.echo("starts from:")
     for anchor in anchors:
         typer.echo(f"  {anchor}")
+
+
+def _call(word: type[Word]) -> str:
+    """A call of ``word`` as the printed graph has it, with the defaults of its parameters."""
+    from dataclasses import MISSING, fields
+
+    from kernelweld.ir.word import format_static
+
+    found = [(f.name, "…" if f.default is MISSING else format_static(f.default)) for f in fields(word)]
+    parameters = " ".join(f"{name}={value}" for name, value in found)
+    operands = ", ".join(word.operands)
+    return f"{word.kind}({operands}) {{{parameters}}}" if parameters else f"{word.kind}({operands})"
 
 
 @app.command(epilog="Example: kernelweld patterns coverage hf:qwen3_5_moe --phase decode")
@@ -106,7 +129,7 @@ def _coverage(found: Welded) -> Mapping[str, Mapping[str, object]]:
         words.update(graph.words)
         in_welds.update(re.split(r"\W", word)[0] for weld in graph.welds for word in weld.words)
     misses = Counter(miss.kind for miss in found.misses)
-    kinds = dict.fromkeys(cls.kind for cls in patterns().values())
+    kinds = dict.fromkeys((*(cls.kind for cls in patterns().values()), *words))
     return {
         kind: {
             "patterns": [name for name, cls in patterns().items() if cls.kind == kind],

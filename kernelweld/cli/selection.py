@@ -73,10 +73,10 @@ class Question:
 
 def checked_kind(kind: str | None) -> str | None:
     """``kind`` if there is such a word or operator. Raises ``UnknownName``."""
-    from kernelweld.ir.vocabulary import WORDS
+    from kernelweld.ir import words
     from kernelweld.passes.dialect.table import OPERATORS
 
-    known = (*(word.kind for word in WORDS), *OPERATORS)
+    known = (*words(), *OPERATORS)
     if kind is not None and kind not in known:
         raise UnknownName("kind of word", kind, known)
     return kind

@@ -16,6 +16,9 @@ import torch
 
 from kernelweld.ir.word import Word
 
+#: Dtypes that row tasks compute on; anything else stays with the compiler around us.
+DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64})
+
 
 @dataclass(frozen=True)
 class Value:

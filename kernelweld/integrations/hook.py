@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from inspect import getsource
 from pathlib import Path
 
 import torch
@@ -24,10 +22,10 @@ from kernelweld.codegen.interpreter import interpreting
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldWarning, PassFailed
 from kernelweld.integrations import dump
+from kernelweld.integrations.offered import offers
 from kernelweld.ir.report import GraphReport
 from kernelweld.passes.pipeline import DEFAULT, Pipeline, module_of
 from kernelweld.passes.summary import run_reported
-from kernelweld.patterns.table import PATTERNS, offered_by, patterns
 
 _REPORTS: ContextVar[list[GraphReport] | None] = ContextVar("kernelweld_reports", default=None)
 
@@ -48,9 +46,9 @@ class KernelweldPass(CustomGraphPass):
     """``post_grad_custom_post_pass``: kernelweld's pipeline on a post-grad graph.
 
     Picklable and deep-copyable: it holds its options and nothing else. ``uuid`` covers the options, the
-    measured launches in ``tuning``, every source file of the package, and the versions of torch, triton and
-    the GPU, so a compile cache never serves an artefact of other code. It is None while
-    graphs are dumped, which means no cache.
+    measured launches in ``tuning``, every source file of the package and of those that offer words, patterns
+    or passes, and the versions of torch, triton and the GPU, so a compile cache never serves an artefact of
+    other code. It is None while graphs are dumped, which means no cache.
     """
 
     pipeline: str = DEFAULT
@@ -73,15 +71,8 @@ class KernelweldPass(CustomGraphPass):
         if dump.wanted():  # what comes from a cache was not seen by a pass, and cannot be written
             return None
         tuning = "untuned" if self.tuning is None else self.tuning.digest
-        covered = (self.pipeline, str(self.strict), tuning, environment(), *_offered())
+        covered = (self.pipeline, str(self.strict), tuning, environment(), *offers(self.pipeline))
         return hashlib.sha256("\n".join(covered).encode()).hexdigest()
-
-
-def _offered() -> Iterator[str]:
-    """The patterns of other distributions, which run where kernelweld's own do: name, version and text."""
-    for name, cls in patterns().items():
-        if name not in PATTERNS:
-            yield f"{name} of {offered_by(name)}\n{getsource(sys.modules[cls.__module__])}"
 
 
 def warn_failure(failure: PassFailed) -> None:

@@ -1,8 +1,8 @@
 """Words: the semantic operations that kernelweld recognises, plans and generates code for.
 
 A word is a frozen dataclass of static parameters together with a ``torch.ops.kernelweld.<kind>``
-operator, so a graph that holds words still runs on any device. ``WORDS`` is the whole vocabulary; a word
-of a node is found with :func:`word_of`.
+operator, so a graph that holds words still runs on any device. ``WORDS`` are kernelweld's own,
+:func:`words` has those of other distributions too; the word of a node is found with :func:`word_of`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
 from kernelweld.ir.rope_table import RopeTable
 from kernelweld.ir.row_reduce import RowReduce
-from kernelweld.ir.vocabulary import WORDS, insert_word, op_of, step_of, word_of
+from kernelweld.ir.vocabulary import WORDS, insert_word, op_of, step_of, word_of, words
 from kernelweld.ir.word import Word
 
 __all__ = [
@@ -47,4 +47,5 @@ __all__ = [
     "op_of",
     "step_of",
     "word_of",
+    "words",
 ]

@@ -1,9 +1,16 @@
-"""The table of all words, their operators, and the way from a graph node to its word and back."""
+"""The table of all words, their operators, and the way from a graph node to its word and back.
+
+Other distributions offer words by entry points; they are loaded when the table is first asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
+from threading import RLock
 from types import MappingProxyType
 
 import torch
@@ -17,6 +24,7 @@ from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.offers import accepted, origin, refuse_known
 from kernelweld.ir.pointwise import POINTWISE, Pointwise
 from kernelweld.ir.quant import Quant
 from kernelweld.ir.quant_scale import QuantScale
@@ -27,6 +35,7 @@ from kernelweld.ir.rope_table import RopeTable
 from kernelweld.ir.row_reduce import ROW_REDUCE, RowReduce
 from kernelweld.ir.word import Static, Tensors, Word
 
+#: kernelweld's own words.
 WORDS: tuple[type[Word], ...] = (
     RMSNorm,
     LayerNorm,
@@ -45,7 +54,14 @@ WORDS: tuple[type[Word], ...] = (
 
 Step = Word | Pointwise | RowReduce
 
+_BY_KIND: Mapping[str, type[Word]] = MappingProxyType({cls.kind: cls for cls in WORDS})
+
+#: The entry-point group in which other distributions offer words, as ``kind = "module:Class"``.
+GROUP = "kernelweld.words"
+
 _LIBRARY = torch.library.Library("kernelweld", "DEF")
+#: Graphs are compiled by several threads; an operator is defined once.
+_LOCK = RLock()
 
 
 def _implementation(cls: type[Word]) -> Callable[..., Tensors]:
@@ -58,6 +74,7 @@ def _implementation(cls: type[Word]) -> Callable[..., Tensors]:
     return run
 
 
+@cache
 def _define(cls: type[Word]) -> OpOverload:
     _LIBRARY.define(cls.schema())
     _LIBRARY.impl(cls.kind, _implementation(cls), "CompositeExplicitAutograd")
@@ -66,18 +83,71 @@ def _define(cls: type[Word]) -> OpOverload:
     return overload
 
 
-_OPERATORS: Mapping[type[Word], OpOverload] = MappingProxyType({cls: _define(cls) for cls in WORDS})
-_CLASSES: Mapping[OpOverload, type[Word]] = MappingProxyType({op: cls for cls, op in _OPERATORS.items()})
+for _own in WORDS:
+    _define(_own)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """All words by kind, and by the operator that stands for each in a graph."""
+
+    words: Mapping[str, type[Word]]
+    classes: Mapping[OpOverload, type[Word]]
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """kernelweld's own words, then those of other distributions, by kind."""
+    with _LOCK:
+        known = accepted("word", _BY_KIND, entry_points(group=GROUP), loaded)
+        return Vocabulary(known, MappingProxyType({_define(cls): cls for cls in known.values()}))
+
+
+def words() -> Mapping[str, type[Word]]:
+    """All words by kind: kernelweld's own, then those of other distributions."""
+    return vocabulary().words
+
+
+def loaded(point: EntryPoint, known: Mapping[str, type[Word]] = _BY_KIND) -> type[Word]:
+    """The word that ``point`` offers, with its operator defined. Raises if it is none that can be used, or
+    one of its kind is ``known``.
+    """
+    refuse_known(point, known)
+    cls = point.load()
+    if not (isinstance(cls, type) and issubclass(cls, Word)) or isabstract(cls):
+        raise TypeError(f"{point.value} is not a Word with a reference")
+    if cls.kind != point.name:
+        raise TypeError(f"{point.value} is called {cls.kind!r}")
+    if "__dataclass_fields__" not in vars(cls):
+        raise TypeError(f"{point.value} lacks @dataclass(frozen=True), so that its parameters are none")
+    with _LOCK:
+        _define(cls)
+    return cls
+
+
+def offered_by(kind: str) -> str:
+    """Which distribution a word comes from, with its version; "kernelweld" for its own."""
+    cls = words()[kind]
+    return "kernelweld" if cls in WORDS else origin(GROUP, kind, cls)
 
 
 def op_of(word: Word | type[Word]) -> OpOverload:
-    """The ``torch.ops.kernelweld`` operator of a word."""
-    return _OPERATORS[word if isinstance(word, type) else type(word)]
+    """The ``torch.ops.kernelweld`` operator of a word.
+
+    Raises:
+        LookupError: the word is not in the vocabulary.
+    """
+    cls = word if isinstance(word, type) else type(word)
+    if words().get(cls.kind) is not cls:
+        raise LookupError(f"{cls.__module__}:{cls.__qualname__} is no word: offer it in the group {GROUP}")
+    return _define(cls)
 
 
 def word_of(node: fx.Node) -> Word | None:
     """The raised word that ``node`` calls, or None."""
-    cls = _CLASSES.get(node.target) if node.op == "call_function" else None  # type: ignore[call-overload]
+    if node.op != "call_function":
+        return None
+    cls = vocabulary().classes.get(node.target)  # type: ignore[call-overload]
     return None if cls is None else _word(cls, tuple(node.kwargs.items()))
 
 

@@ -56,7 +56,7 @@ class Word(ABC):
             f"Tensor? {name[:-1]}=None" if name.endswith("?") else f"Tensor {name}" for name in cls.operands
         ]
         types = get_type_hints(cls)
-        fields = [f"{_SCHEMA_TYPES[types[f.name]]} {f.name}" for f in dataclasses.fields(cls)]
+        fields = [f"{_schema_type(cls, f.name, types[f.name])} {f.name}" for f in dataclasses.fields(cls)]
         result = "Tensor" if cls.results == 1 else f"({', '.join(['Tensor'] * cls.results)})"
         arguments = ", ".join([*operands, *(["*", *fields] if fields else [])])
         return f"{cls.kind}({arguments}) -> {result}"
@@ -74,6 +74,13 @@ class Word(ABC):
     def __str__(self) -> str:
         fields = " ".join(f"{k}={format_static(v)}" for k, v in self.static().items())
         return f"{self.kind}{{{fields}}}" if fields else self.kind
+
+
+def _schema_type(cls: type, name: str, annotation: object) -> str:
+    if annotation not in _SCHEMA_TYPES:
+        allowed = ", ".join(str(getattr(one, "__qualname__", one)) for one in _SCHEMA_TYPES)
+        raise TypeError(f"the parameter `{name}` of {cls.__name__} is none of: {allowed}")
+    return _SCHEMA_TYPES[annotation]
 
 
 def format_static(value: Static) -> str:

@@ -27,8 +27,9 @@ TARGETS = ("auto", "triton", "reference")
 class LowerPass(Pass):
     """Carries out the plan.
 
-    Before: ``%2 = residual_add(%0, %1); %3 = rms_norm(%2, %w)`` planned as one weld After:  ``%4 =
-    triton_kernel_wrapper_functional(...); %2 = %4["residual_add_out_ptr"]; %3 = %4["rms_norm_out_ptr"]``
+    Before: ``%2 = residual_add(%0, %1); %3 = rms_norm(%2, %w)``, planned as one weld
+    After: ``%4 = triton_kernel_wrapper_functional(...); %2 = %4["residual_add_out_ptr"]; %3 =
+    %4["rms_norm_out_ptr"]``
 
     ``target="triton"`` inserts generated kernels. ``target="reference"`` inlines the references of the
     welded words instead, for devices that Triton does not compile for: one graph of plain torch, which

@@ -20,6 +20,7 @@ from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
 from kernelweld.passes.tasks.axes import DomainMismatch
 from kernelweld.passes.tasks.caches import clash
+from kernelweld.passes.tasks.derived import defect, is_derived
 from kernelweld.passes.tasks.lookup import is_looked_up
 from kernelweld.passes.weld import Chain, Weld, WeldPlan, describe, weld_name
 from kernelweld.passes.whole import Pack, whole_packs
@@ -47,6 +48,9 @@ class _Refusal:
         return self.advice or _REMEDIES[self.rule]
 
 
+#: What to change in a word of another distribution whose reference is no row task.
+_OF_REFERENCE = "Write its reference in elementwise steps and reductions of the last dimension."
+
 #: For a residual sum or a rotary table without a norm, rotation or gate beside it.
 _ALONE = _Refusal(
     "by itself it is one elementwise kernel, which Inductor fuses with its neighbours",
@@ -63,8 +67,9 @@ class PlanPass(Pass):
     After: the same graph, and a plan of two welds: ``residual_add_rms_norm``, and ``rope`` of two row tasks.
 
     Vertical: a step joins the chain of its producers when their rows nest and the set stays convex.
-    Horizontal: chains of one level share a launch. A chain without a named word is left to the compiler
-    around us, and so is one that it would compute in fewer launches, unless ``keep_all``.
+    Horizontal: chains of one level share a launch, ``max_tasks`` of them at most. A chain without a named
+    word is left to the compiler around us, and so is one that it would compute in fewer launches, unless
+    ``keep_all``.
     """
 
     name = "plan"
@@ -78,7 +83,7 @@ class PlanPass(Pass):
         named = [chain for chain in chains if _is_named(chain)]
         refused = {chain: reason for chain in named if (reason := _refusal(chain)) is not None}
         packs = pack(gm.graph, [chain for chain in named if chain not in refused], self.max_tasks)
-        refusals = {node: _Refusal(reason) for node, reason in chainer.refusals.items()}
+        refusals = {node: _refused(node, reason) for node, reason in chainer.refusals.items()}
         packs = self._worthwhile(gm.graph, packs, refusals)
         welds = [Weld(weld_name(p), p) for p in packs]
         refusals |= {node: _Refusal(reason) for chain, reason in refused.items() for node in chain.steps}
@@ -101,6 +106,12 @@ class PlanPass(Pass):
             refusals.update({node: _Refusal(reason) for node, reason in lost.items()})
             if not lost or self.keep_all:
                 return packs
+
+
+def _refused(node: fx.Node, reason: str) -> _Refusal:
+    """The refusal of a step that starts no chain; a word may be itself the cause."""
+    own = is_derived(node) and defect(node) is not None
+    return _Refusal(reason, advice=_OF_REFERENCE if own else "")
 
 
 def _is_named(chain: Chain) -> bool:

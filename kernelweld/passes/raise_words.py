@@ -37,13 +37,13 @@ _INHERITED = (
 class RaisePass(Pass):
     """Raises every match of the patterns, in the order of their table, each anchor once.
 
+    Before: ``mul(weight, cvt(mul(cvt(x), rsqrt(add(mean(pow(cvt(x), 2)), eps)))))``
+    After: ``rms_norm(x, weight, None, eps=…, scale="w", …)``
+
     ``patterns``: those to try, by name. Other distributions offer more in the group ``kernelweld.patterns``.
 
     A word node has the metadata of the value it replaces and, under ``ORIGIN``, the nodes it came from.
     Anchors that look like a word and are none become near misses of the context, the nearest reason of each.
-
-    Before: ``mul(weight, cvt(mul(cvt(x), rsqrt(add(mean(pow(cvt(x), 2)), eps)))))``
-    After: ``rms_norm(x, weight, None, eps=…, scale="w", …)``
     """
 
     name: ClassVar[str] = "raise"

@@ -23,7 +23,7 @@ class SkinnyGemmPass(Pass):
     """Rewrites ``mm`` with one static row and at most ``max_columns`` columns.
 
     Before: ``%2: f32[1,256] = mm(%x[1,7168], permute(%w[256,7168]))``
-    After:  ``%2 = reshape(sum(mul(%w, %x), -1))`` in float32, rounded to the dtype of the product
+    After: ``%2 = reshape(sum(mul(%w, %x), -1))`` in float32, rounded to the dtype of the product
 
     A GEMM library splits such a product over K and reduces it in a second launch; as a row sum it is one
     kernel that reads the weight once, and what follows it (a router's sigmoid and bias) is fused behind

@@ -19,6 +19,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from kernelweld.errors import BadPipeline, UnknownName
 from kernelweld.passes.base import Pass
+from kernelweld.patterns.pattern import Pattern
 
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
 _VALUE = re.compile(r"[^\s{}=]+")
@@ -71,8 +72,8 @@ def format_pass(p: Pass) -> str:
     return f"{p.name}{{{' '.join(options)}}}" if options else p.name
 
 
-def describe_options(cls: type[Pass]) -> list[str]:
-    """The options of a pass in words, for example ``max-tasks=8: an integer``."""
+def describe_options(cls: type[Pass] | type[Pattern]) -> list[str]:
+    """The options of a pass or a pattern in words, for example ``max-tasks=8: an integer``."""
     types = get_type_hints(cls)
     return [f"{_kebab(f.name)}{_shown_default(f)}: {_describe(types[f.name])}" for f in fields(cls)]
 

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
 from kernelweld.errors import UnknownName
+from kernelweld.ir.offers import accepted, bad_offer, origin, refuse_known
 from kernelweld.passes.base import Pass
 
 #: kernelweld's own passes, in the order in which they usually run.
@@ -29,25 +30,33 @@ GROUP = "kernelweld.passes"
 
 
 def load(name: str) -> type[Pass]:
-    """The class of the pass ``name``. Raises :class:`UnknownName` with close names."""
+    """The class of the pass ``name``. Raises :class:`UnknownName` with close names, or :class:`BadOffer` for
+    one of another distribution that cannot be used.
+    """
     places = passes()
     if name not in places:
         raise UnknownName("pass", name, tuple(places))
-    module, _, attribute = places[name].partition(":")
+    if name in BUILT_IN:
+        return _load(name, places[name])
+    try:
+        return _load(name, places[name])
+    except Exception as error:  # whatever the import of another distribution raises
+        raise bad_offer("pass", name, places[name], error) from error
+
+
+def _load(name: str, place: str) -> type[Pass]:
+    module, _, attribute = place.partition(":")
     cls = getattr(import_module(module), attribute)
     if not (isinstance(cls, type) and issubclass(cls, Pass)):
-        raise TypeError(f"{places[name]}, offered as pass {name!r}, is not a Pass")
+        raise TypeError(f"{place} is not a Pass")
     if cls.name != name:
-        raise TypeError(f"{places[name]} is called {cls.name!r} but offered as {name!r}")
+        raise TypeError(f"{place} is called {cls.name!r}")
     return cls
 
 
 def offered_by(name: str) -> str:
     """Which distribution a pass comes from, with its version; "kernelweld" for its own."""
-    if name in BUILT_IN:
-        return "kernelweld"
-    (point,) = entry_points(group=GROUP, name=name)
-    return "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return "kernelweld" if name in BUILT_IN else origin(GROUP, name, passes()[name])
 
 
 @cache
@@ -57,10 +66,10 @@ def passes() -> Mapping[str, str]:
 
 
 def merged(built_in: Mapping[str, str], offered: Iterable[EntryPoint]) -> Mapping[str, str]:
-    """Both tables as one. Raises ``ValueError`` if two passes have one name: neither may hide the other."""
-    places = dict(built_in)
-    for point in sorted(offered, key=lambda p: p.name):
-        if point.name in places:
-            raise ValueError(f"two passes are called {point.name!r}: {places[point.name]} and {point.value}")
-        places[point.name] = point.value
-    return MappingProxyType(places)
+    """Both tables as one. Of two passes of one name the second is left out with a warning."""
+    return accepted("pass", built_in, offered, _place)
+
+
+def _place(point: EntryPoint, known: Mapping[str, str]) -> str:
+    refuse_known(point, known)
+    return point.value

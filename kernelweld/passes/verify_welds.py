@@ -23,8 +23,9 @@ from kernelweld.passes.weld import Weld, WeldPlan
 class VerifyWeldsPass(Pass):
     """Checks a plan before it is carried out; changes nothing in the graph.
 
-    Before: a plan of welds A, B, C After:  the same plan without B, whose kernel was further from a
-    float64 run than its original nodes plus one unit in the last place
+    Before: a plan of welds ``rms_norm``, ``rope``, ``gate_mul``
+    After: the same plan without ``rope``, if its kernel was further from a float64 run than its original
+    nodes are plus one unit in the last place
 
     Preconditions: runs between ``plan`` and ``lower``; needs a GPU for CUDA graphs, or Triton's
     interpreter for CPU graphs. ``samples`` draws of inputs are tried for each distinct weld, from

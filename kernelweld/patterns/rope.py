@@ -24,7 +24,9 @@ from kernelweld.patterns.tail import Tail
 
 @dataclass(frozen=True)
 class RopePattern(ReadingPattern):
-    """A rotation of pairs of the last dimension, started from the ``cat`` that joins its halves."""
+    """``x * cos + rotate_half(x) * sin`` and the other rotations of pairs of the last dimension, started from
+    the ``cat`` that joins the halves.
+    """
 
     name: ClassVar[str] = "rope"
     kind: ClassVar[str] = "rope"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
-from kernelweld.errors import KernelweldWarning, UnknownName
+from kernelweld.errors import UnknownName
+from kernelweld.ir import words
+from kernelweld.ir.offers import accepted, origin, refuse_known
 from kernelweld.patterns.cache_write import CacheWritePattern
 from kernelweld.patterns.e2m1 import E2M1Pattern
 from kernelweld.patterns.e4m3 import E4M3Pattern
@@ -62,28 +63,22 @@ def patterns() -> Mapping[str, type[Pattern]]:
 def merged(
     built_in: Mapping[str, type[Pattern]], offered: Iterable[EntryPoint]
 ) -> Mapping[str, type[Pattern]]:
-    """Both tables as one. What is offered and cannot be used is left out with a warning: a model runs on."""
-    found = dict(built_in)
-    for point in sorted(offered, key=lambda p: p.name):
-        try:
-            found[point.name] = loaded(point, found)
-        except Exception as error:  # whatever the import of another distribution raises
-            cause = f"pattern {point.name!r} ({point.value}) is left out: {type(error).__name__}: {error}"
-            remedy = "Repair or uninstall the package that offers it."
-            warnings.warn(KernelweldWarning(cause, remedy), stacklevel=2)
-    return MappingProxyType(found)
+    """Both tables as one. What is offered and cannot be used is left out with a warning."""
+    return accepted("pattern", built_in, offered, loaded)
 
 
 def loaded(point: EntryPoint, known: Mapping[str, type[Pattern]] = PATTERNS) -> type[Pattern]:
-    """The pattern that ``point`` offers. Raises if it is none, or one of its name is ``known``."""
-    if point.name in known:
-        first = f"{known[point.name].__module__}:{known[point.name].__qualname__}"
-        raise ValueError(f"{first} has that name too")
+    """The pattern that ``point`` offers. Raises if it is none, one of its name is ``known``, or there is no
+    word of its kind.
+    """
+    refuse_known(point, known)
     cls = point.load()
     if not (isinstance(cls, type) and issubclass(cls, Pattern)):
         raise TypeError(f"{point.value} is not a Pattern")
     if cls.name != point.name:
         raise TypeError(f"{point.value} is called {cls.name!r}")
+    if cls.kind not in words():
+        raise ValueError(f"there is no word {cls.kind!r} for it to raise")
     return cls
 
 
@@ -97,7 +92,4 @@ def load(name: str) -> type[Pattern]:
 
 def offered_by(name: str) -> str:
     """Which distribution a pattern comes from, with its version; "kernelweld" for its own."""
-    if name in PATTERNS:
-        return "kernelweld"
-    (point,) = entry_points(group=GROUP, name=name)
-    return "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return "kernelweld" if name in PATTERNS else origin(GROUP, name, patterns()[name])

@@ -91,14 +91,17 @@ def test_a_target_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_plugins_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offered(group: str) -> list[EntryPoint]:
-        names = {"kernelweld.patterns": [("norms", "kernelweld.patterns.rms_norm:RMSNormPattern")]}
-        gone = [("gone", "no_such_module:GonePass")]
-        return [EntryPoint(*one, group) for one in names.get(group, gone)]
-
-    monkeypatch.setattr(examining, "entry_points", offered)
+    offers = {
+        "kernelweld.words": EntryPoint("norm", "kernelweld.ir.rms_norm:RMSNorm", ""),
+        "kernelweld.patterns": EntryPoint("norms", "kernelweld.patterns.rms_norm:RMSNormPattern", ""),
+        "kernelweld.passes": EntryPoint("gone", "no_such_module:GonePass", ""),
+    }
+    monkeypatch.setattr(examining, "entry_points", lambda group: [offers[group]])
     monkeypatch.setattr("kernelweld.passes.table.passes", lambda: {"gone": "no_such_module:GonePass"})
-    a_pass, pattern = examining.plugins()
-    assert (a_pass.what, a_pass.state) == ("pass gone", "broken")
-    assert a_pass.remedy == "Repair or uninstall the package that offers no_such_module:GonePass."
+    word, pattern, a_pass = examining.plugins()
+    assert (word.what, word.state) == ("word norm", "broken")
+    assert word.found == "TypeError: kernelweld.ir.rms_norm:RMSNorm is called 'rms_norm'"
     assert (pattern.state, "is called 'rms_norm'" in pattern.found) == ("broken", True)
+    assert (a_pass.what, a_pass.state) == ("pass gone", "broken")
+    assert a_pass.found == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert a_pass.remedy == "Repair or uninstall the package that offers no_such_module:GonePass."

@@ -88,6 +88,15 @@ def test_show(kernelweld_command: Command, golden: Callable[[str], None], comman
     golden(done.stdout)
 
 
+def assert_says_everything(documentation: str, options: list[str]) -> None:
+    """A pass has an example before and one after, each on lines of its own, and a word on each option."""
+    for label in ("Before: ", "After: "):
+        assert [line for line in documentation.splitlines() if line.startswith(label)], documentation
+    for option in options:
+        field = option.partition("=")[0].replace("-", "_")
+        assert f"``{field}``" in documentation or f"``{field}=" in documentation, option
+
+
 @pytest.mark.parametrize("verb", ["patterns", "passes"])
 def test_everything_listed_can_be_shown(kernelweld_command: Command, verb: str) -> None:
     listed = json.loads(kernelweld_command(verb, "list", "--json").stdout)
@@ -95,7 +104,11 @@ def test_everything_listed_can_be_shown(kernelweld_command: Command, verb: str) 
         assert one["summary"]
         shown = json.loads(kernelweld_command(verb, "show", one["name"], "--json").stdout)
         assert (shown["name"], shown["from"]) == (one["name"], "kernelweld")
-        assert shown.get("documentation") or (shown["before"] and shown["after"])
+        if verb == "patterns":
+            assert shown["before"] and shown["example"] and shown["word_documentation"]
+            assert shown["after"].startswith(f"{one['word']}(")
+        else:
+            assert_says_everything(shown["documentation"], shown["options"])
 
 
 @pytest.mark.parametrize(

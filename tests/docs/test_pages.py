@@ -21,7 +21,10 @@ def test_performance_page_is_written_from_the_results() -> None:
     assert (ROOT / "docs" / "performance.md").read_text(encoding="utf-8") == module.page()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/command-line.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/command-line.md", "docs/add-a-pattern.md"],
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):

@@ -18,7 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelweld.passes
-from kernelweld.errors import BadPipeline, PassFailed, UnknownName, UnsupportedGraph
+from kernelweld.errors import (
+    BadOffer,
+    BadPipeline,
+    KernelweldWarning,
+    PassFailed,
+    UnknownName,
+    UnsupportedGraph,
+)
 from kernelweld.ir.printer import format_graph
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.pipeline import DEFAULT, Pipeline, module_of
@@ -221,18 +228,29 @@ def test_other_distributions_add_passes_by_name_order() -> None:
     assert list(table.items()) == [("plan", "a:P"), ("b", "b:B"), ("z", "z:Z")]
 
 
-def test_two_passes_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two passes are called 'plan': a:P and b:B"):
-        merged({"plan": "a:P"}, [point("plan", "b:B")])
+def test_of_two_passes_of_one_name_the_second_is_left_out() -> None:
+    with pytest.warns(
+        KernelweldWarning, match="pass 'plan' .b:B. cannot be used: ValueError: a:P has that name"
+    ):
+        table = merged({"plan": "a:P"}, [point("plan", "b:B")])
+    assert dict(table) == {"plan": "a:P"}
 
 
-def test_what_is_offered_as_a_pass_must_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    offered = {"path": "pathlib:Path", "other": f"{__name__}:TunedPass"}
-    monkeypatch.setattr("kernelweld.passes.table.passes", lambda: offered)
-    with pytest.raises(TypeError, match="pathlib:Path, offered as pass 'path', is not a Pass"):
-        load("path")
-    with pytest.raises(TypeError, match="is called 'tuned' but offered as 'other'"):
-        load("other")
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("path", "pathlib:Path", "TypeError: pathlib:Path is not a Pass"),
+        ("other", f"{__name__}:TunedPass", f"TypeError: {__name__}:TunedPass is called 'tuned'"),
+        ("gone", "no_such_module:Gone", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_what_is_offered_as_a_pass_must_be_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, reason: str
+) -> None:
+    monkeypatch.setattr("kernelweld.passes.table.passes", lambda: {name: value})
+    with pytest.raises(BadOffer) as raised:
+        load(name)
+    assert (raised.value.kind, raised.value.value, raised.value.reason) == ("pass", value, reason)
 
 
 # --- runner ---

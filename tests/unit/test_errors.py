@@ -36,6 +36,11 @@ CASES: list[tuple[KernelweldError, str]] = [
         "q10, q11, q12, q13, q14, q15 and 2 more.",
     ),
     (
+        errors.BadOffer("pass", "p", "m:P", "TypeError: m:P is not a Pass"),
+        "pass 'p' (m:P) cannot be used: TypeError: m:P is not a Pass\n"
+        "  how to proceed: Repair or uninstall the package that offers it.",
+    ),
+    (
         errors.BadPipeline("canonicalize,,raise", 13, "expected a pass name"),
         "cannot read the pipeline: expected a pass name at character 14\n"
         "    canonicalize,,raise\n"
@@ -106,17 +111,6 @@ CASES: list[tuple[KernelweldError, str]] = [
         "it so, and report that pass.",
     ),
     (
-        errors.UnsupportedDtype("rms_norm", "float64", ("float32", "bfloat16"), source="model.py:7"),
-        "rms_norm is not generated for float64\n"
-        "  at model.py:7\n"
-        "  how to proceed: Cast its input to one of float32, bfloat16.",
-    ),
-    (
-        errors.UnsupportedDevice("mps", ("cuda", "cpu")),
-        "no kernels are generated for device 'mps'\n"
-        "  how to proceed: Move the model and its inputs to one of cuda, cpu.",
-    ),
-    (
         errors.TrainingMode(),
         "the model was called with gradients enabled, and welds have no backward\n"
         "  how to proceed: Call it under torch.no_grad() or torch.inference_mode().",
@@ -175,10 +169,10 @@ def test_survives_pickling_to_another_process(error: KernelweldError) -> None:
 
 def test_warning_is_one_line_with_cause_and_remedy() -> None:
     source = "model.py:7 in forward:\n  y = n(x)"
-    error = errors.UnsupportedDtype("rms_norm", "float64", ("float32",), source=source)
+    error = errors.CodegenFailed("rms_norm", "a row is too wide", source=source)
     assert str(KernelweldWarning.of(error)) == (
-        "kernelweld: rms_norm is not generated for float64 (model.py:7 in forward: y = n(x)). "
-        "Cast its input to one of float32."
+        "kernelweld: no kernel for weld 'rms_norm': a row is too wide (model.py:7 in forward: y = n(x)). "
+        "Use strict=False to run these operations unfused, and report this error."
     )
 
 

@@ -23,9 +23,8 @@ class CanonicalizePass(Pass):
     node.
 
     Every result keeps its bits (but for the sign of a zero in an outer product), dtype, strides, and what it
-    shares storage with. Not touched: random
-    operators, operators that write, the order of writes and of reads of what is written, sizes that are
-    symbols where a rewrite needs numbers.
+    shares storage with. Not touched: random operators, operators that write, the order of writes and of reads
+    of what is written, sizes that are symbols where a rewrite needs numbers.
     """
 
     name: ClassVar[str] = "canonicalize"

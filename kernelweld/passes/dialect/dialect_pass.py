@@ -34,7 +34,7 @@ class DialectPass(Pass):
 
     Before: ``%1 = auto_functionalized(_C.fused_add_rms_norm, input=%x, residual=%r, weight=%w, epsilon=…)``,
     of which parts 1 and 2 are read
-    After:  ``%1 = residual_add(%x, %r); %2 = rms_norm(%1, %w, None, eps=…)``
+    After: ``%1 = residual_add(%x, %r); %2 = rms_norm(%1, %w, None, eps=…)``
 
     The words round where the operator's kernel rounds. Each node remembers the call: a call of which not
     all words end up in welds is put back as it was. Operators stand by name in ``table``; what they do not

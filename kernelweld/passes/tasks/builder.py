@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -26,6 +26,7 @@ from kernelweld.ir import CacheWrite, Pointwise, RowReduce, Word, step_of
 from kernelweld.ir.origin import sources_of
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, DomainMismatch
 from kernelweld.passes.tasks.caches import Part, part_of, target_of
+from kernelweld.passes.tasks.derived import Place, derived, is_derived
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
 from kernelweld.passes.tasks.held import Access, write_access
 from kernelweld.passes.tasks.landing import jumps_of, landing
@@ -119,7 +120,28 @@ class _Assembly:
         step = step_of(node)
         ins = [self._operand(node, i, operand) for i, operand in enumerate(operands_of(node))]
         out = self.values[node] = value_of(self.layout, self.domain, node, self._name(_kind(node)))
-        self.steps.append(self._make(node, step, out, ins))
+        if is_derived(node):
+            self.steps.extend(self._derive(node, out, ins))
+        else:
+            self.steps.append(self._make(node, step, out, ins))
+
+    def _derive(
+        self, node: fx.Node, out: Value, ins: Sequence[Value | float | int | None]
+    ) -> Iterator[TaskStep]:
+        """The steps of the word's reference, of which the last makes ``out``."""
+        values, steps, over = list(ins), derived(node), self._over_heads(node)
+        for inner in steps:
+            reads = tuple(values[one.number] if isinstance(one, Place) else one for one in inner.reads)
+            tensors = [value for value in reads if isinstance(value, Value)]
+            reduced = isinstance(inner.step, RowReduce)
+            width = 1 if reduced else max(value.width for value in tensors)
+            name = f"{_kind(node)}_{inner.step.name}"
+            value = out if inner is steps[-1] else Value(self._name(name), width, inner.dtype)
+            values.append(value)
+            if reduced:
+                yield Reduce(value, inner.step.name, tensors[0], over)
+            else:
+                yield Elementwise(value, inner.step.name, tuple(read for read in reads if read is not None))
 
     def _make(
         self, node: fx.Node, step: object, out: Value, ins: list[Value | float | int | None]

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from kernelweld.codegen.task import DTYPES
 from kernelweld.ir import E2M1, E4M3, E8M0, CacheWrite, Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
 from kernelweld.passes.tasks.views import carry, is_view, sizes_of
 from kernelweld.patterns.aliasing import storage_root
-
-#: Dtypes that row tasks compute on; anything else stays with the compiler around us.
-DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64})
 
 _READ = "a cache that the chain writes is read by the chain"
 
@@ -82,14 +80,15 @@ class Layout:
         if isinstance(step, E2M1):
             return self._pair_dims(node, step)
         tensors = [o for o in operands_of(node) if isinstance(o, fx.Node)]
-        whole = need_of(step) is not Need.NOTHING
+        need = need_of(node)
+        whole = need is not Need.NOTHING
         sizes = sizes_of(tensors[0]) if whole else sizes_of(node)
         dims = tuple(self.space.fresh(size) for size in sizes)
         for i, tensor in enumerate(tensors):
             own = isinstance(step, Rope) and i > 0
             self._join(node, tensor, self._table_dims(tensor, dims) if own else dims)
         if whole:
-            self._demand(node, need_of(step), dims[-1])
+            self._demand(node, need, dims[-1])
         return self._result_dims(node, dims)
 
     def _write_dims(self, node: fx.Node, step: CacheWrite) -> Dims:

@@ -24,7 +24,7 @@ from kernelweld.ir import (
     step_of,
     word_of,
 )
-from kernelweld.ir.vocabulary import Step
+from kernelweld.passes.tasks.derived import is_derived, reduces
 
 aten = torch.ops.aten
 
@@ -66,8 +66,11 @@ def is_step(node: fx.Node) -> bool:
     return (step is not None and not isinstance(step, RopeTable)) or is_concat(node)
 
 
-def need_of(step: Step | None) -> Need:
-    """The need of a step; None stands for a concatenation."""
+def need_of(node: fx.Node) -> Need:
+    """The need of a step. Raises DomainMismatch for a word that no row task computes."""
+    if is_derived(node):
+        return Need.WHOLE if reduces(node) else Need.NOTHING
+    step = step_of(node)  # None: a concatenation
     if isinstance(step, (Pointwise, GateMul, ResidualAdd, Quant, E8M0, E4M3, CacheWrite)):
         return Need.NOTHING
     return Need.SINGLE if step is None or isinstance(step, (Rope, E2M1)) else Need.WHOLE
