@@ -10,7 +10,21 @@ from typer import Context
 from typer.core import TyperGroup
 
 import kernelweld
-from kernelweld.cli import bench, compile, demo, doctor, explain, inspect, passes, patterns, trace, verify
+from kernelweld.cli import (
+    bench,
+    bisect,
+    compile,
+    demo,
+    diff,
+    doctor,
+    explain,
+    inspect,
+    passes,
+    patterns,
+    run,
+    trace,
+    verify,
+)
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
 
@@ -37,8 +51,11 @@ app = typer.Typer(
 )
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
+app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("diff", epilog=diff.EXAMPLES)(diff.command)
 app.command("bench", epilog=bench.EXAMPLES)(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
+app.command("bisect", epilog=bisect.EXAMPLES)(bisect.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
 app.command("demo", epilog=demo.EXAMPLES)(demo.command)

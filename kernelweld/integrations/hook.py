@@ -25,8 +25,11 @@ from kernelweld.codegen.tuning import Tuning
 from kernelweld.errors import KernelweldWarning, PassFailed
 from kernelweld.integrations import dump
 from kernelweld.ir.report import GraphReport
+from kernelweld.passes import table
 from kernelweld.passes.pipeline import DEFAULT, Pipeline, module_of
+from kernelweld.passes.spec import parse
 from kernelweld.passes.summary import run_reported
+from kernelweld.passes.table import BUILT_IN
 from kernelweld.patterns.table import PATTERNS, offered_by, patterns
 
 _REPORTS: ContextVar[list[GraphReport] | None] = ContextVar("kernelweld_reports", default=None)
@@ -73,15 +76,24 @@ class KernelweldPass(CustomGraphPass):
         if dump.wanted():  # what comes from a cache was not seen by a pass, and cannot be written
             return None
         tuning = "untuned" if self.tuning is None else self.tuning.digest
-        covered = (self.pipeline, str(self.strict), tuning, environment(), *_offered())
+        covered = (self.pipeline, str(self.strict), tuning, environment(), *_offered(self.pipeline))
         return hashlib.sha256("\n".join(covered).encode()).hexdigest()
 
 
-def _offered() -> Iterator[str]:
-    """The patterns of other distributions, which run where kernelweld's own do: name, version and text."""
+def _offered(pipeline: str) -> Iterator[str]:
+    """What of other distributions runs where kernelweld's own does, patterns and passes of ``pipeline``:
+    name, version and text.
+    """
     for name, cls in patterns().items():
         if name not in PATTERNS:
-            yield f"{name} of {offered_by(name)}\n{getsource(sys.modules[cls.__module__])}"
+            yield f"{name} of {offered_by(name)}\n{_text(cls)}"
+    for spec in parse(pipeline):
+        if spec.name not in BUILT_IN:
+            yield f"{spec.name} of {table.offered_by(spec.name)}\n{_text(table.load(spec.name))}"
+
+
+def _text(cls: type) -> str:
+    return getsource(sys.modules[cls.__module__])
 
 
 def warn_failure(failure: PassFailed) -> None:

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelweld.ir import RMSNorm, insert_word
 from kernelweld.ir.origin import ORIGIN, record_origin
-from kernelweld.passes.launches import predict
+from kernelweld.passes.launches import launch_list, predict
 from kernelweld.passes.launches.traits import Trait, trait_of
 
 aten = torch.ops.aten
@@ -146,7 +146,22 @@ def post_grad(fn: Function, inputs: tuple[Tensor, ...]) -> fx.Graph:
 @pytest.mark.parametrize("name", CASES)
 def test_small_graphs(name: str) -> None:
     fn, inputs, expected = CASES[name]
-    assert predict(post_grad(fn, inputs)) == expected
+    graph = post_grad(fn, inputs)
+    assert predict(graph) == expected
+    assert sum(launch.count for launch in launch_list(graph)) == expected
+
+
+def test_launches_are_named_by_what_they_compute() -> None:
+    def names(fn: Function, inputs: tuple[Tensor, ...], *_: object) -> list[str]:
+        return [str(launch) for launch in launch_list(post_grad(fn, inputs))]
+
+    gate = "neg, exp, add, div, mul"
+    assert names(*CASES["a gated mlp is three gemms and a kernel"]) == ["mm", "mm", gate, "mm"]
+    assert names(*CASES["a norm is one kernel"]) == ["pow, mean, add, rsqrt, mul"]
+    assert names(*CASES["a copied view is a kernel"]) == ["clone"]
+    joined = names(*CASES["a joined row joins the norm that it reads"])
+    assert joined == ["pow, mean, add, rsqrt, mul, sin, cos, cat"]
+    assert names(lambda x: x.topk(4), (rows(),)) == ["topk (2 launches)"]
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="the script stands on private parts of torch 2.13")

@@ -28,13 +28,22 @@ from torch import fx
 
 from kernelweld.ir.origin import ORIGIN
 from kernelweld.passes.launches.buffers import realize
-from kernelweld.passes.launches.fusion import count_kernels
+from kernelweld.passes.launches.fusion import kernels
+from kernelweld.passes.launches.naming import Launch, named
 from kernelweld.passes.restore import restore_all
+
+__all__ = ["Launch", "launch_list", "predict"]
 
 
 def predict(graph: fx.Graph) -> int:
     """The predicted kernel launches of one run of ``graph``."""
-    return count_kernels(realize(_without_words(graph)))
+    return sum(kernel.launches for kernel in kernels(realize(_without_words(graph)).buffers))
+
+
+def launch_list(graph: fx.Graph) -> tuple[Launch, ...]:
+    """The predicted kernels of one run of ``graph`` in order, by what they compute."""
+    found = realize(_without_words(graph))
+    return named(kernels(found.buffers), found)
 
 
 def _without_words(graph: fx.Graph) -> fx.Graph:

@@ -85,12 +85,20 @@ class View:
         return 0 if self.value.buffer is not None else self.value.operations
 
 
-def realize(graph: fx.Graph) -> list[Buffer]:
-    """The buffers that are written when ``graph`` runs, in order."""
+@dataclass(frozen=True)
+class Realized:
+    """The buffers that are written when a graph runs, in order, and how each node sees its value."""
+
+    buffers: list[Buffer]
+    views: dict[fx.Node, View]
+
+
+def realize(graph: fx.Graph) -> Realized:
+    """What is written when ``graph`` runs."""
     writer = _Writer()
     for node in graph.nodes:
         writer.visit(node)
-    return writer.buffers
+    return Realized(writer.buffers, writer.views)
 
 
 @dataclass

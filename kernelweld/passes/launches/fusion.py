@@ -39,14 +39,18 @@ class Kernel:
     is_library: bool
     buffers: set[Buffer] = field(default_factory=set)
 
+    @property
+    def launches(self) -> int:
+        """How many launches it is: one, or those of its library call."""
+        return sum(buffer.launches for buffer in self.buffers) if self.is_library else 1
 
-def count_kernels(buffers: Sequence[Buffer]) -> int:
-    """The launches of ``buffers``, which stand in the order in which they are written."""
+
+def kernels(buffers: Sequence[Buffer]) -> list[Kernel]:
+    """The kernels of ``buffers``, which stand in the order in which they are written."""
     fuser = _Fuser()
     for buffer in buffers:
         fuser.add(buffer)
-    generated = {kernel for kernel in fuser.home.values() if not kernel.is_library}
-    return len(generated) + sum(buffer.launches for buffer in buffers)
+    return list(dict.fromkeys(fuser.home[buffer] for buffer in buffers))
 
 
 @dataclass
