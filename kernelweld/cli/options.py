@@ -150,10 +150,21 @@ ShowTiming: TypeAlias = Annotated[bool, Option("--timing", help="Show the time o
 Time: TypeAlias = Annotated[bool, Option("--time", help="Show the time of every pass, on stderr.")]
 FromPoint: TypeAlias = Annotated[
     str,
-    Option("--from", metavar="PASS", help="After this pass; NAME#2 is its second run, input before all."),
+    Option(
+        "--from",
+        metavar="PASS",
+        help="After this pass; NAME#2 is its second run, input before all.",
+        autocompletion=complete.passes,
+    ),
 ]
 ToPoint: TypeAlias = Annotated[
-    str | None, Option("--to", metavar="PASS", help="After this pass. Default: after the last.")
+    str | None,
+    Option(
+        "--to",
+        metavar="PASS",
+        help="After this pass. Default: after the last.",
+        autocompletion=complete.passes,
+    ),
 ]
 Unified: TypeAlias = Annotated[bool, Option("--unified", help="One column, as in a patch.")]
 Around: TypeAlias = Annotated[
