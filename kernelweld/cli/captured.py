@@ -10,14 +10,28 @@ from contextlib import contextmanager
 from torch import nn
 from torch.fx import GraphModule
 
+from kernelweld.cli.render import messages
 from kernelweld.cli.targets import Target
 from kernelweld.errors import BadTarget, KernelweldError
 from kernelweld.integrations.aot import Capture, capture
+from kernelweld.integrations.settings import VARIABLE, chosen_pipeline
 from kernelweld.passes.merge_gemms import prepare
-from kernelweld.passes.pipeline import DEFAULT
+from kernelweld.passes.pipeline import DEFAULT, Pipeline
 
 #: The pipeline of ``fuse``, with kernels whatever the device: what a GPU would run is what is counted.
 PIPELINE = DEFAULT.replace("lower", "lower{target=triton}")
+
+
+def pipeline_of(option: str | None) -> str:
+    """The pipeline of a command line: that of its option, of the environment, or ``PIPELINE``.
+
+    Raises what is wrong with it: mistakes show before a model is built.
+    """
+    text = chosen_pipeline(PIPELINE) if option is None else option
+    Pipeline.from_text(text)
+    if option is None and text != PIPELINE:
+        messages().print(f"{VARIABLE} is set: {text}", markup=False, soft_wrap=True)
+    return text
 
 
 def captured(target: Target, *, merge: bool = True, stop: bool = False) -> Capture:

@@ -39,7 +39,7 @@ def kinds(incomplete: str) -> list[str]:
     """The kinds of words, those of other distributions among them."""
     from kernelweld.ir import words
 
-    return _starting(incomplete, [word.kind for word in words()])
+    return _starting(incomplete, words())
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -49,7 +49,7 @@ def command(
     from kernelweld.cli.selection import Line, Question, checked_kind
 
     asked = Question(None if line is None else Line.parse(line), checked_kind(kind), near_misses)
-    _check_pipeline(pipeline)
+    passes = inspect.checked(pipeline)
     with messages().status(f"building {target}"):
         resolved = inspect.build(
             target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache
@@ -57,15 +57,8 @@ def command(
     with messages().status(f"capturing and fusing {target}"):
         from kernelweld.cli.explaining import explain
 
-        found = explain(resolved, pipeline, merge=merge_gemms, stop=full)
+        found = explain(resolved, passes, merge=merge_gemms, stop=full)
     _show(target, asked, found, as_json)
-
-
-def _check_pipeline(pipeline: str | None) -> None:
-    """Mistakes show before a model is built."""
-    from kernelweld.passes.pipeline import DEFAULT, Pipeline
-
-    Pipeline.from_text(DEFAULT if pipeline is None else pipeline)
 
 
 def _show(target: str, asked: Question, found: Explanation, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from kernelweld.ir import RopeTable, word_of
 from kernelweld.ir.origin import STOPPED, Stop, sources_of, stacks_of
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.editing import before_lower
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.launches import predict
 from kernelweld.passes.pipeline import Pipeline
@@ -128,14 +129,13 @@ def explain(
     target: Target, pipeline: str | None = None, *, merge: bool = True, stop: bool = False
 ) -> Explanation:
     """Runs the passes on every graph of one call of ``target``. ``stop``: see ``captured``."""
-    passes = list(Pipeline.from_text(PIPELINE if pipeline is None else pipeline).passes)
     record = RecordWords()
-    passes.insert(next((i for i, one in enumerate(passes) if one.name == "lower"), len(passes)), record)
+    passes = before_lower(Pipeline.from_text(PIPELINE if pipeline is None else pipeline).passes, record)
     found = captured(target, merge=merge, stop=stop)
     graphs, failures = [], []
     for gm in found.graphs:
         calls = tuple(_calls(gm.graph))
-        result, _ = run_reported(Pipeline(tuple(passes)), gm)
+        result, _ = run_reported(Pipeline(passes), gm)
         if result.failure is not None:
             failures.append(result.failure)
         seen = record.found.pop() if record.found else GraphSeen()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from kernelweld.cli import options as o
 from kernelweld.cli.render import EXIT_FAILED, layers_of, messages, output, show_graph, show_timing
-from kernelweld.errors import PassFailed, UnknownName
+from kernelweld.errors import PassFailed
 
 if TYPE_CHECKING:
     from kernelweld.cli.targets import Target
     from kernelweld.ir.report import Report
-    from kernelweld.passes.instruments import Instrument, PrintIR
+    from kernelweld.passes.instruments import Instrument
 
 
 EXAMPLES = """Examples:
@@ -63,12 +62,20 @@ def command(
     """
     if as_json and print_after:
         raise typer.BadParameter("it does not go with --json", param_hint="--print-after")
-    instruments = _instruments(pipeline, print_after, dump_dir, overwrite, verify_each)
+    passes = checked(pipeline)
+    instruments = _instruments(passes, print_after, dump_dir, overwrite, verify_each)
     with messages().status(f"building {target}"):
         resolved = build(target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache)
     with messages().status(f"capturing and fusing {target}"):
-        found = inspect(resolved, pipeline, instruments, merge=merge_gemms, stop=full)
+        found = inspect(resolved, passes, instruments, merge=merge_gemms, stop=full)
     _show(resolved, found, as_json, timing)
+
+
+def checked(pipeline: str | None) -> str:
+    """The pipeline of the command line; mistakes in it show before a model is built."""
+    from kernelweld.cli.captured import pipeline_of
+
+    return pipeline_of(pipeline)
 
 
 def build(
@@ -123,31 +130,13 @@ def inspect(
 
 
 def _instruments(
-    pipeline: str | None, print_after: str | None, dump_dir: Path | None, overwrite: bool, verify_each: bool
+    pipeline: str, print_after: str | None, dump_dir: Path | None, overwrite: bool, verify_each: bool
 ) -> list[Instrument]:
-    from kernelweld.passes.instruments import DumpDir, VerifyEach
-    from kernelweld.passes.pipeline import DEFAULT, Pipeline
+    from kernelweld.cli.watching import Watch, instruments
 
-    passes = Pipeline.from_text(DEFAULT if pipeline is None else pipeline).passes
-    names = [p.name for p in passes]  # mistakes show before a model is built
-    chosen: list[Instrument] = [VerifyEach()] if verify_each else []
-    if print_after is not None:
-        chosen.append(_printer(print_after, names))
-    if dump_dir is not None:
-        chosen.append(DumpDir(dump_dir, overwrite=overwrite))
-    return chosen
-
-
-def _printer(print_after: str, names: Sequence[str]) -> PrintIR:
-    from kernelweld.passes.instruments import PrintIR
-
-    if print_after in ("all", "changed"):
-        return PrintIR(sys.stdout, "after" if print_after == "all" else "changed")
-    chosen = print_after.split(",")
-    for name in chosen:
-        if name not in names:
-            raise UnknownName("pass of the pipeline", name, ("all", "changed", *names))
-    return PrintIR(sys.stdout, "after", chosen)
+    check: Literal["rules"] | None = "rules" if verify_each else None
+    watch = Watch(print_after=print_after, check=check, dump_dir=dump_dir, overwrite=overwrite)
+    return instruments(watch, pipeline)
 
 
 def _show(target: Target, found: Inspected, as_json: bool, timing: bool) -> None:

@@ -12,14 +12,17 @@ from typer.core import TyperGroup
 import kernelweld
 from kernelweld.cli import (
     bench,
+    bisect,
     compile,
     demo,
+    diff,
     doctor,
     explain,
     inspect,
     passes,
     patterns,
     report,
+    run,
     trace,
     verify,
 )
@@ -49,8 +52,11 @@ app = typer.Typer(
 )
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
+app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("diff", epilog=diff.EXAMPLES)(diff.command)
 app.command("bench", epilog=bench.EXAMPLES)(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
+app.command("bisect", epilog=bisect.EXAMPLES)(bisect.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)

@@ -94,6 +94,20 @@ Tune: TypeAlias = Annotated[
 DryRun: TypeAlias = Annotated[
     bool, Option("--dry-run", help="Time nothing: welds, bytes and predicted launches, without a GPU.")
 ]
+CheckBy: TypeAlias = Annotated[
+    str,
+    Option(
+        "--check",
+        metavar="CMD",
+        show_default=False,
+        help="A shell command that runs the model with kernelweld and exits with 0 if all is well; 125: it "
+        "cannot tell.",
+    ),
+]
+Timeout: TypeAlias = Annotated[
+    float | None, Option("--timeout", metavar="SECONDS", min=0, help="The longest that a check may take.")
+]
+ShowOutput: TypeAlias = Annotated[bool, Option("--verbose", help="Show what the checks write.")]
 Samples: TypeAlias = Annotated[int, Option("--samples", min=1, help="Draws of inputs for each weld.")]
 Seed: TypeAlias = Annotated[
     int, Option("--seed", min=0, help="The first draw's seed; each next is one more.")
@@ -123,6 +137,12 @@ BenchFile: TypeAlias = Annotated[
 ]
 Force: TypeAlias = Annotated[bool, Option("--force", help="Replace files that exist.")]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
+GraphNumber: TypeAlias = Annotated[
+    int | None, Option("--graph", metavar="N", min=1, help="Only the graph of this number. Default: all.")
+]
+PrintBefore: TypeAlias = Annotated[
+    str | None, Option("--print-before", metavar="PASS,…|all", help="Print the graph before passes.")
+]
 PrintAfter: TypeAlias = Annotated[
     str | None, Option("--print-after", metavar="PASS,…|all|changed", help="Print the graph after passes.")
 ]
@@ -131,4 +151,31 @@ DumpTo: TypeAlias = Annotated[
 ]
 Overwrite: TypeAlias = Annotated[bool, Option("--overwrite", help="Let --dump-dir replace an earlier dump.")]
 Verify: TypeAlias = Annotated[bool, Option("--verify-each", help="Check the graph after every pass.")]
+VerifyRun: TypeAlias = Annotated[
+    bool,
+    Option("--verify-each", help="Check the graph, and its results on random inputs, after every pass."),
+]
 ShowTiming: TypeAlias = Annotated[bool, Option("--timing", help="Show the time of every pass.")]
+Time: TypeAlias = Annotated[bool, Option("--time", help="Show the time of every pass, on stderr.")]
+FromPoint: TypeAlias = Annotated[
+    str,
+    Option(
+        "--from",
+        metavar="PASS",
+        help="After this pass; NAME#2 is its second run, input before all.",
+        autocompletion=complete.passes,
+    ),
+]
+ToPoint: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--to",
+        metavar="PASS",
+        help="After this pass. Default: after the last.",
+        autocompletion=complete.passes,
+    ),
+]
+Unified: TypeAlias = Annotated[bool, Option("--unified", help="One column, as in a patch.")]
+Around: TypeAlias = Annotated[
+    int, Option("-U", metavar="N", min=0, help="Lines that are the same around each change.")
+]

@@ -11,9 +11,8 @@ TraceEvent = Mapping[str, object]
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): ")
-_NOT_THE_USERS = re.compile(
-    r"(^|/)(torch|triton|kernelweld|threading\.py|runpy\.py|contextlib\.py)(/|$|\()|torchinductor_"
-)
+_NOT_THE_USERS = re.compile(r"(^|/)(torch|triton|kernelweld)/|(^|/)(threading|runpy|contextlib)\.py")
+_INDUCTORS = "torchinductor_"
 
 
 class Launchers:
@@ -39,15 +38,18 @@ def _lines(events: Iterable[TraceEvent]) -> Iterable[tuple[object, str]]:
                 stack.pop()
             if _is_function(event):
                 stack.append(event)
-            elif line := next(filter(None, (_users_line(frame) for frame in reversed(stack))), None):
+            elif line := _users_line(stack):
                 yield _correlation(event), line
 
 
-def _users_line(frame: TraceEvent) -> str | None:
-    found = _FUNCTION.match(str(frame["name"]))
-    if found is None or _NOT_THE_USERS.search(found["file"]):
-        return None
-    return f"{found['file']}:{found['line']}"
+def _users_line(stack: Sequence[TraceEvent]) -> str | None:
+    """The innermost function that is the user's. Inductor's code has none: the whole model has called it."""
+    for found in filter(None, (_FUNCTION.match(str(frame["name"])) for frame in reversed(stack))):
+        if _INDUCTORS in found["file"]:
+            return None
+        if not _NOT_THE_USERS.search(found["file"]):
+            return f"{found['file']}:{found['line']}"
+    return None
 
 
 def _is_function(event: TraceEvent) -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from kernelweld.cli import inspect
-from kernelweld.cli.captured import PIPELINE, captured
+from kernelweld.cli.captured import captured, pipeline_of
 from kernelweld.cli.options import Phase
 from kernelweld.cli.render import layers_of, messages
 from kernelweld.cli.targets import Target
@@ -21,6 +21,7 @@ from kernelweld.codegen.task import WeldProgram, without_sources
 from kernelweld.errors import UnknownName
 from kernelweld.ir.report import GraphReport, NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.editing import before_lower
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.summary import run_reported
 from kernelweld.passes.verification.specimen import Specimen, specimen
@@ -91,8 +92,8 @@ def welded(
     A pass that fails raises ``PassFailed``. ``stop``: see ``captured``.
     """
     record = RecordSpecimens()
-    *first, lower = Pipeline.from_text(PIPELINE).passes
-    pipeline = Pipeline((*first, record, lower), strict=True)
+    passes = Pipeline.from_text(pipeline_of(None)).passes
+    pipeline = Pipeline(before_lower(passes, record), strict=True)
     found = captured(target, merge=merge, stop=stop).graphs
     runs = [run_reported(pipeline, graph) for graph in found]
     misses = tuple(miss for result, _ in runs for miss in result.context.near_misses)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from kernelweld.errors import BadOption, UnknownName
+from kernelweld.errors import BadOption, KernelweldError, UnknownName
+from kernelweld.passes.editing import before_lower, lower_of, lowered_by
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
+from kernelweld.passes.table import load
+
+#: Names a pipeline that this process runs in place of its own: ``kernelweld bisect`` sets it.
+VARIABLE = "KERNELWELD_PIPELINE"
 
 BACKENDS = ("auto", "interpret", "eager")
 OWN = ("pipeline", "merge_gemms", "tuned")
@@ -65,19 +71,32 @@ class Settings:
         """The pipeline as it is run: with verification before lowering if asked for, and kernels when
         interpreting.
         """
-        text = self.pipeline
+        passes = Pipeline.from_text(self.pipeline).passes
         if self.verify:
-            text = text.replace(",lower", ",verify-welds,lower")
-        return (
-            text.replace(",lower", ",lower{target=triton}")
-            if self.backend == "interpret" and "lower{" not in text
-            else text
-        )
+            passes = before_lower(passes, load("verify-welds")())
+        if self.backend == "interpret":
+            passes = lowered_by(passes, load("lower")(target="triton"))  # type: ignore[call-arg]
+        return str(Pipeline(passes))
+
+
+def chosen_pipeline(own: str) -> str:
+    """``own``, or what ``KERNELWELD_PIPELINE`` says in its place; a ``lower`` without options there is
+    that of ``own``.
+    """
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return own
+    try:
+        passes = Pipeline.from_text(text).passes
+    except KernelweldError as error:
+        error.source = f"the environment variable {VARIABLE}"
+        raise
+    return str(Pipeline(lowered_by(passes, lower_of(Pipeline.from_text(own).passes))))
 
 
 def settings_from(options: Mapping[str, Option] | None, **given: bool | str | None) -> Settings:
-    """Settings from the arguments of ``fuse``; options that are not kernelweld's are checked against
-    Inductor's.
+    """Settings from the arguments of ``fuse``, with the pipeline of the environment if it names one. Options
+    that are not kernelweld's are checked against Inductor's.
     """
     if options is not None and not isinstance(options, Mapping):
         raise BadOption("options", options, _WANTED["options"])
@@ -87,7 +106,8 @@ def settings_from(options: Mapping[str, Option] | None, **given: bool | str | No
     for name in options:
         if name not in known:
             raise UnknownName("option", name, [*OWN, *known])
-    return Settings(**given, **own, inductor=options)  # type: ignore[arg-type]
+    settings = Settings(**given, **own, inductor=options)  # type: ignore[arg-type]
+    return replace(settings, pipeline=chosen_pipeline(settings.pipeline))
 
 
 def _inductor_options() -> list[str]:

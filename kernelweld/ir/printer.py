@@ -53,6 +53,8 @@ _PLACEMENT = frozenset({"device", "layout", "pin_memory", "requires_grad"})
 
 _END = 2**63 - 1  # "to the end" of an ATen slice
 
+_LAUNCHES = (triton_kernel_wrapper_functional, triton_kernel_wrapper_mutation)
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -61,7 +63,7 @@ def format_graph(graph: fx.Graph, *, sources: bool = False) -> str:
 
     ``sources`` adds the model's source lines as comments; the text then changes with the model's files.
     """
-    printer = Printer(graph)
+    printer = Printer(graph.nodes)
     lines = [printer.line(node) + (_comment(node) if sources else "") for node in graph.nodes]
     return "\n".join(lines) + "\n"
 
@@ -76,13 +78,20 @@ def format_dtype(dtype: torch.dtype) -> str:
     return _DTYPES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
-class Printer:
-    """Prints the nodes of one graph under the numbers that they have when the printer is made."""
+def numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:
+    """The names that values get by their order: ``%0``, ``%1``, …"""
+    return {node: f"%{i}" for i, node in enumerate(n for n in nodes if n.op != "output")}
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self._number = {node: i for i, node in enumerate(n for n in graph.nodes if n.op != "output")}
+
+class Printer:
+    """Prints nodes under the names that they have when the printer is made: numbers by their order, or
+    ``names``.
+    """
+
+    def __init__(self, nodes: Iterable[fx.Node], names: Mapping[fx.Node, str] | None = None) -> None:
+        self._names = numbered(nodes) if names is None else names
         self._symbols = _Symbols()
-        typed = (node for node in self._number if "val" in node.meta)
+        typed = (node for node in self._names if "val" in node.meta)
         self._types = {node: self._symbols.value(node.meta["val"]) for node in typed}
 
     def line(self, node: fx.Node) -> str:
@@ -90,8 +99,12 @@ class Printer:
         if node.op == "output":
             results = node.args[0]
             return f"return {self._list(results if isinstance(results, (tuple, list)) else (results,))}"
+        return f"{self.typed(node)} = {self._call(node)}"
+
+    def typed(self, node: fx.Node) -> str:
+        """The name of a value with its type, for example ``%2: bf16[2, 64]``."""
         kind = self._types.get(node)
-        return f"%{self._number[node]}{f': {kind}' if kind else ''} = {self._call(node)}"
+        return f"{self._names[node]}{f': {kind}' if kind else ''}"
 
     def _call(self, node: fx.Node) -> str:
         if node.op == "placeholder":
@@ -100,7 +113,7 @@ class Printer:
             return f"attribute {node.target}"
         if node.target is operator.getitem:
             return f"{self._argument(node.args[0])}[{self._argument(node.args[1])}]"
-        if node.target in (triton_kernel_wrapper_functional, triton_kernel_wrapper_mutation):
+        if node.target in _LAUNCHES:
             return self._kernel(node)
         word = word_of(node)
         return self._word(node, word) if word is not None else self._operator(node)
@@ -127,12 +140,11 @@ class Printer:
         constants = kernel_side_table.get_constant_args(_index(node, "constant_args_idx"))
         arguments = {**(tensors if isinstance(tensors, Mapping) else {}), **constants}
         listed = ", ".join(f"{name}={self._argument(arguments[name])}" for name in sorted(arguments))
-        kernel, grid = _kernel_name(_index(node, "kernel_idx")), self._argument(node.kwargs["grid"])
-        return f"launch {kernel}({listed}) grid={grid}"
+        return f"{operation(node)}({listed}) grid={self._argument(node.kwargs['grid'])}"
 
     def _argument(self, value: object) -> str:
         if isinstance(value, fx.Node):
-            return f"%{self._number[value]}" if value in self._number else f"?{value.name}"
+            return self._names.get(value, f"?{value.name}")
         if isinstance(value, Mapping):
             return "{" + ", ".join(f"{k}: {self._argument(v)}" for k, v in value.items()) + "}"
         if isinstance(value, tuple):
@@ -183,6 +195,14 @@ class _Symbols:
             self._names[symbol] = sympy.Symbol(f"{letter}{self._counts[letter]}", integer=True, positive=True)
             self._counts[letter] += 1
         return str(expression.xreplace(self._names))
+
+
+def operation(node: fx.Node) -> str:
+    """What a call calls, without its operands, for example ``mul``, ``rms_norm`` or ``launch rms_norm``."""
+    if node.target in _LAUNCHES:
+        return f"launch {_kernel_name(_index(node, 'kernel_idx'))}"
+    word = word_of(node)
+    return _operator_name(node.target) if word is None else word.kind
 
 
 def _operator_name(target: object) -> str:

@@ -51,7 +51,7 @@ def check(graph: fx.Graph) -> None:
 
 
 def _broken(graph: fx.Graph, rules: Callable[[fx.Graph], Findings]) -> tuple[Violation, ...]:
-    printer = Printer(graph)
+    printer = Printer(graph.nodes)
     return tuple(Violation(rule, message, printer.line(node)) for node, rule, message in rules(graph))
 
 

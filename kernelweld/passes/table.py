@@ -20,6 +20,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "dialect": "kernelweld.passes.dialect.dialect_pass:DialectPass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "plan": "kernelweld.passes.plan:PlanPass",
+        "only-welds": "kernelweld.passes.only_welds:OnlyWeldsPass",
         "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",
         "lower": "kernelweld.passes.lower:LowerPass",
     }

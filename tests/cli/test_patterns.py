@@ -81,7 +81,7 @@ def test_list(kernelweld_command: Command, golden: Callable[[str], None], verb: 
     golden(done.stdout)
 
 
-@pytest.mark.parametrize("command", ["patterns show gate_mul", "passes show plan"])
+@pytest.mark.parametrize("command", ["patterns show gate_mul", "passes show plan", "passes show only-welds"])
 def test_show(kernelweld_command: Command, golden: Callable[[str], None], command: str) -> None:
     done = kernelweld_command(*command.split())
     assert done.exit_code == 0, done.stderr

@@ -56,7 +56,7 @@ def test_commands_exist() -> None:
 @pytest.mark.parametrize(
     "arguments", [c[1:] for c in COMMANDS if c[0] == "kernelweld"], ids=lambda a: " ".join(a)
 )
-def test_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each command line of the pages gets as far as building its target, or shows what needs none."""
     from typer.testing import CliRunner
 
@@ -71,6 +71,7 @@ def test_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPat
     def reached(*_: object, **__: object) -> None:
         raise Reached
 
+    monkeypatch.chdir(tmp_path)  # folders to write to are made first
     monkeypatch.setattr(inspect_command, "build", reached)
     monkeypatch.setattr(bench_command, "_bench", lambda *_: None)  # what needs a GPU
     monkeypatch.setattr(doctor_command, "_show", reached)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import ClassVar
 
@@ -228,7 +230,65 @@ def test_the_dump_has_a_summary_and_an_index(tmp_path: Path) -> None:
     assert steps[2]["error"] == "on purpose"
     page = (tmp_path / "index.html").read_text()
     assert '<a href="001_add-to-word.txt">' in page
-    assert "failing — failed" in page
+    assert re.search("failing <span[^>]*>— failed</span>: on purpose", page)
+
+
+def test_the_index_shows_what_each_pass_changed(tmp_path: Path) -> None:
+    dump(tmp_path, NothingPass(), AddToWordPass(), ExpToSinPass())
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    changes = re.findall(r"<summary>(.*?): .*?</summary>\n<pre>(.*?)</pre>", page, re.DOTALL)
+    lines = {name: re.sub("<[^>]*>", "", text).splitlines() for name, text in changes}
+    assert list(lines) == ["add-to-word", "exp-to-sin"], "what changed nothing has no changes"
+    assert "-%3: f32[3, 4] = add(%2, %1)" in lines["add-to-word"]
+    assert "+%3: f32[3, 4] = residual_add(%2, %1)" in lines["add-to-word"]
+    assert [line for line in lines["exp-to-sin"] if line[0] in "+-"] == [
+        "-%2: f32[3, 4] = exp(%0)",
+        "+%2: f32[3, 4] = sin(%0)",
+    ]
+
+
+class Page(HTMLParser):
+    """Notes what a page opens and does not close, and what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_index_is_whole_loads_nothing_and_escapes(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class AnglePass(Pass):
+        name: ClassVar[str] = "angle"
+        kind: str = "<b>&"
+
+        def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
+            raise RuntimeError("<script>alert(1)</script>")
+
+    pipeline = Pipeline((AddToWordPass(), AnglePass("<i>&")), (DumpDir(tmp_path),))
+    for _ in range(2):
+        pipeline.run(graph_module())
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert all((tmp_path / name).is_file() for name in page.loads)
+    assert "<script" not in text and "<i>" not in text
+    assert "<script>alert(1)</script>" in page.text and "angle{kind=<i>&}" in page.text
+    assert "prefers-color-scheme: dark" in text and "@import" not in text and "url(" not in text
+    assert [line for line in page.text.splitlines() if line.startswith("graph ")] == ["graph 1", "graph 2"]
 
 
 def test_several_graphs_number_on(tmp_path: Path) -> None:

@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 
 from torch import fx
 
+from kernelweld.ir.alignment import Point
+from kernelweld.ir.changes import Hunk, hunks
 from kernelweld.ir.printer import format_graph
 from kernelweld.passes.base import PassContext, PassResult
 from kernelweld.passes.instruments.base import Instrument, Step
+from kernelweld.passes.instruments.dump_page import Entry, page
 from kernelweld.passes.instruments.stats import count_calls, count_words
 from kernelweld.passes.instruments.timing import Timing
 
@@ -30,10 +32,12 @@ class DumpDir(Instrument):
     def __init__(self, folder: Path, *, overwrite: bool = False) -> None:
         self._folder = folder
         self._timing = Timing()
-        self._entries: list[Mapping[str, object]] = []
+        self._entries: list[Entry] = []
+        self._last: Point | None = None
         _prepare(folder, overwrite)
 
     def before_pipeline(self, gm: fx.GraphModule, text: str) -> None:
+        self._last = None
         self._write("input", gm, {"pipeline": text})
 
     def before_pass(self, step: Step, gm: fx.GraphModule) -> None:
@@ -48,9 +52,10 @@ class DumpDir(Instrument):
         self._write(f"{step.name}-failed", gm, {"pass": step.text, "error": str(error), **self._seconds()})
 
     def after_pipeline(self, gm: fx.GraphModule, context: PassContext) -> None:
-        (self._folder / "summary.json").write_text(json.dumps({"steps": self._entries}, indent=2))
-        (self._folder / "trace.json").write_text(self._timing.chrome_trace())
-        (self._folder / "index.html").write_text(_index(self._entries))
+        steps = [entry.facts for entry in self._entries]
+        self._file("summary.json", json.dumps({"steps": steps}, indent=2))
+        self._file("trace.json", self._timing.chrome_trace())
+        self._file("index.html", page(self._entries))
 
     def _seconds(self) -> Mapping[str, float]:
         return {"seconds": self._timing.spans[-1].seconds}
@@ -58,10 +63,18 @@ class DumpDir(Instrument):
     def _write(self, name: str, gm: fx.GraphModule, facts: Mapping[str, object]) -> None:
         stem = f"{len(self._entries):03d}_{name}"
         counts = {"calls": count_calls(gm.graph), "words": count_words(gm.graph)}
-        entry = {"file": f"{stem}.txt", **counts, **facts}
-        (self._folder / f"{stem}.txt").write_text(format_graph(gm.graph, sources=True))
-        (self._folder / f"{stem}.json").write_text(json.dumps(entry, indent=2))
+        entry = Entry({"file": f"{stem}.txt", **counts, **facts}, self._changes(gm.graph))
+        self._file(f"{stem}.txt", format_graph(gm.graph, sources=True))
+        self._file(f"{stem}.json", json.dumps(entry.facts, indent=2))
         self._entries.append(entry)
+
+    def _changes(self, graph: fx.Graph) -> tuple[Hunk, ...]:
+        """What differs from the graph before, under the names of that."""
+        before, self._last = self._last, Point(graph)
+        return () if before is None else tuple(hunks(before.lines, before.lines_of(graph)))
+
+    def _file(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(text, encoding="utf-8")
 
 
 def _prepare(folder: Path, overwrite: bool) -> None:
@@ -73,28 +86,3 @@ def _prepare(folder: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{folder} holds {strange[0]}, which is not of a dump; nothing was deleted")
     for path in found:
         path.unlink()
-
-
-def _index(entries: list[Mapping[str, object]]) -> str:
-    rows = "\n".join(_row(entry) for entry in entries)
-    return (
-        "<!doctype html><meta charset=utf-8><title>kernelweld passes</title>\n"
-        "<style>body{font:14px sans-serif;margin:2em}td,th{padding:.2em 1em;text-align:left}</style>\n"
-        "<h1>kernelweld passes</h1>\n"
-        "<table><tr><th>graph<th>pass<th>calls<th>words<th>count<th>ms</tr>\n"
-        f"{rows}\n</table>\n"
-    )
-
-
-def _row(entry: Mapping[str, object]) -> str:
-    words = entry["words"] if isinstance(entry["words"], Mapping) else {}
-    seconds = entry.get("seconds")
-    cells = (
-        f'<a href="{escape(str(entry["file"]))}">{escape(str(entry["file"]))}</a>',
-        escape(str(entry.get("pass", entry.get("pipeline", "")))) + (" — failed" if "error" in entry else ""),
-        str(entry["calls"]),
-        escape(", ".join(f"{kind} {count}" for kind, count in words.items())),
-        str(entry.get("count", "")),
-        f"{seconds * 1e3:.1f}" if isinstance(seconds, float) else "",
-    )
-    return f"<tr>{''.join(f'<td>{cell}' for cell in cells)}</tr>"
