@@ -15,6 +15,7 @@ from kernelweld.cli import (
     compile,
     demo,
     doctor,
+    eject,
     explain,
     inspect,
     passes,
@@ -52,6 +53,7 @@ app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("bench", epilog=bench.EXAMPLES)(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
+app.command("eject", epilog=eject.EXAMPLES)(eject.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)
 app.command("demo", epilog=demo.EXAMPLES)(demo.command)
