@@ -17,6 +17,7 @@ from kernelweld.cli import (
     demo,
     diff,
     doctor,
+    eject,
     explain,
     inspect,
     passes,
@@ -58,6 +59,7 @@ app.command("bench", epilog=bench.EXAMPLES)(bench.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 app.command("bisect", epilog=bisect.EXAMPLES)(bisect.command)
 app.command("compile", epilog=compile.EXAMPLES)(compile.command)
+app.command("eject", epilog=eject.EXAMPLES)(eject.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)
 app.command("demo", epilog=demo.EXAMPLES)(demo.command)

@@ -135,6 +135,15 @@ Compiles: TypeAlias = Annotated[
 BenchFile: TypeAlias = Annotated[
     Path | None, Option("--bench", metavar="FILE", help="Times that kernelweld bench --json printed.")
 ]
+EjectedWeld: TypeAlias = Annotated[
+    str | None,
+    Option("--weld", metavar="NAME", help="The weld to take away, by its name in `compile`."),
+]
+EveryWeld: TypeAlias = Annotated[bool, Option("--all", help="Take every weld away, each as a file.")]
+EjectTo: TypeAlias = Annotated[
+    Path | None,
+    Option("--output", "-o", metavar="FILE", help="The file to write; with --all, the folder."),
+]
 Force: TypeAlias = Annotated[bool, Option("--force", help="Replace files that exist.")]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print the report as JSON.")]
 GraphNumber: TypeAlias = Annotated[
