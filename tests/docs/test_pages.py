@@ -76,6 +76,7 @@ def test_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(bench_command, "_bench", lambda *_: None)  # what needs a GPU
     monkeypatch.setattr(doctor_command, "_show", reached)
     monkeypatch.setattr("kernelweld.cli.examining.CHECKS", {})
+    monkeypatch.setattr("kernelweld.cli.tracing.read", lambda _: ())  # a profile that is not there
     result = CliRunner().invoke(app, arguments)
     if arguments[0] in ("patterns", "passes") and arguments[1] in ("list", "show"):
         assert result.exit_code == 0 and result.stdout
