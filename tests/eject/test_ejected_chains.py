@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -24,6 +25,12 @@ PARTS = 48
 Files = Callable[..., list[object]]
 Check = Callable[..., None]
 Same = Callable[..., bool]
+
+#: A store to the row behind each place.
+BESIDE = (
+    "tl.store(cache_ptr + (index_place + 1) % 12 * 384 + lane_512, rms_norm.to(tl.bfloat16), "
+    "mask=in_rows & in_384)"
+)
 
 every_part = pytest.mark.parametrize(
     "chosen",
@@ -80,6 +87,7 @@ def test_their_tests_pass_on_a_gpu(tmp_path: Path, files: Files, passes_alone: C
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_they_compile_for_gpus_without_spills(tmp_path: Path, files: Files) -> None:
     """Packed rounding is for NVIDIA's GPUs alone, and the file for all."""
     files([one for chain in CHAINS[5::1500] for one in welds_of(chain)], tmp_path)
@@ -90,3 +98,31 @@ def test_they_compile_for_gpus_without_spills(tmp_path: Path, files: Files) -> N
     lines = [line.split() for line in done.stdout.splitlines()]
     assert len(lines) == 3 * len(list(tmp_path.glob("*.py")))
     assert {stack for *_, stack in lines} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("tl.rsqrt(", "1.01 * tl.rsqrt("),
+        ("x_ptr + row_i64 * 384", "x_ptr + (2 - row_i64) * 384"),
+        ("cache_ptr + index_place * 384", "cache_ptr + (index_place // 2) * 384"),
+        ("mask=in_rows & in_384 & index_exists", "mask=in_rows & in_384 & index_exists & (row < 1)"),
+        ("    # rms_norm[0:384]\n", f"    {BESIDE}\n"),
+    ],
+    ids=["values", "rows", "places", "one row alone", "other rows as well"],
+)
+def test_a_wrong_kernel_fails_its_own_test(right: str, wrong: str, tmp_path: Path, files: Files) -> None:
+    """A norm whose rows go to slots of a cache."""
+    (chain,) = (c for c in CHAINS if str(c) == "rms | no rope | bf16 | NHD | 3x384")
+    (module,) = files(welds_of(chain), tmp_path)
+    module.test_never_worse_than_torch()  # type: ignore[attr-defined]
+    path = tmp_path / "wrong.py"
+    text = Path(str(module.__file__)).read_text()  # type: ignore[attr-defined]
+    assert right in text
+    path.write_text(text.replace(right, wrong))
+    spec = importlib.util.spec_from_file_location("wrong", path)
+    assert spec is not None and spec.loader is not None
+    changed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(changed)
+    with pytest.raises(AssertionError):
+        changed.test_never_worse_than_torch()
