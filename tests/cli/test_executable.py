@@ -1,7 +1,8 @@
 """The real executable through every verb on ``hf:qwen3_5_moe``: its exit code, and what is stable of its
 output.
 
-A decode step, whose graph is small; numbers of seconds and errors are replaced, and nothing else.
+A decode step, whose graph is small; numbers of seconds and errors are replaced, and nothing else. Most run in
+``make nightly``: each verb has its tests in this process too.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ GOLDENS = {
     "inspect": ("inspect", *MODEL),
     "explain": ("explain", *MODEL, "--kind", "rope"),
     "near-misses": ("explain", *MODEL, "--near-misses"),
-    "diff": ("diff", *MODEL, "--from", "raise", "--to", "plan"),
+    "diff": ("diff", *MODEL, "--from", "canonicalize", "--to", "raise", "-U", "0"),
     "bench": ("bench", *MODEL, "--dry-run"),
     "coverage": ("patterns", "coverage", *MODEL),
     "compile": ("compile", *MODEL, "--weld", WELD, "--target", "sm_90"),
@@ -59,11 +60,14 @@ GOLDENS = {
 }
 
 
-@pytest.mark.parametrize("verb", GOLDENS)
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=() if verb == "inspect" else pytest.mark.nightly) for verb in GOLDENS]
+)
 def test_what_a_verb_prints(verb: str, tmp_path: Path, golden: Callable[[str], None]) -> None:
     golden(stable(kernelweld(tmp_path, *GOLDENS[verb])))
 
 
+@pytest.mark.nightly
 def test_run_prints_the_graph_and_dumps_the_passes(tmp_path: Path) -> None:
     printed = kernelweld(tmp_path, "run", "-p", "canonicalize,raise", *MODEL, "--dump-dir", "passes")
     assert len(re.findall(r"= rms_norm\(", printed)) == 14
@@ -88,6 +92,7 @@ def test_eject_writes_a_file_that_tests_itself(tmp_path: Path) -> None:
     kernelweld(tmp_path, "eject", *MODEL, "--weld", WELD, "-o", str(path), code=2)
 
 
+@pytest.mark.nightly
 def test_report_writes_a_page(tmp_path: Path) -> None:
     kernelweld(tmp_path, "report", *MODEL, "--no-compile", "--html", "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -98,7 +103,7 @@ CHECK = """
 import os, pathlib, re, sys
 
 text = os.environ["KERNELWELD_PIPELINE"]
-without, only = (re.search(f"{name}=([^ }]*)", text) for name in ("without", "ids"))
+without, only = (re.search(name + "=([^ }]*)", text) for name in ("without", "ids"))
 seen = pathlib.Path("ids")
 if without:
     seen.write_text(without[1])
@@ -115,6 +120,7 @@ def test_bisect_finds_the_weld_of_a_check(tmp_path: Path) -> None:
     assert sorted((tmp_path / "ids").read_text().split(","))[3] in json.dumps(found)
 
 
+@pytest.mark.nightly
 def test_trace_attributes_kernels(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "ts": 1.0, "dur": 2.0, "name": WELD}
     (tmp_path / "run.json").write_text(json.dumps({"traceEvents": [event]}))
