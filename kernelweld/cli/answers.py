@@ -161,7 +161,8 @@ def _alike(entries: Sequence[Entry]) -> Iterator[tuple[Entry, int, int]]:
 
 def _nothing(asked: Question, one: Selected) -> str:
     if asked.line is None or asked.kind is not None or (asked.near_misses and (one.words or one.welds)):
-        return f"nothing: no {'near miss' if asked.near_misses else 'word and no near miss'} of this kind"
+        kind = "" if asked.kind is None else f" of the kind {asked.kind}"
+        return f"nothing: no {'near miss' if asked.near_misses else 'word and no near miss'}{kind}"
     welds = " and ".join(dict.fromkeys(weld.kernel for weld in one.welds))
     part = f"part of the weld {welds}; " if welds else ""
     return f"{part}no word: {_counts(one.calls)}; {_starts(one.calls)}"

@@ -85,7 +85,7 @@ class RecordWelds(Pass):
 
     name = "record-welds"
 
-    found: list[Candidate] = field(default_factory=list)
+    found: list[Candidate] = field(default_factory=list, compare=False)
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         ids = weld_ids(gm.graph, (context.plan or WeldPlan(())).welds)

@@ -105,7 +105,7 @@ def refuse_to_overwrite(paths: Sequence[Path]) -> None:
     """Raises ``FileExistsError`` for the first that exists."""
     for path in paths:
         if path.exists():
-            remedy = "give another folder, or --force to replace it"
+            remedy = "write to another place, or give --force to replace it"
             raise FileExistsError(f"{path} exists, and nothing was written; {remedy}")
 
 

@@ -158,13 +158,15 @@ PrintAfter: TypeAlias = Annotated[
 DumpTo: TypeAlias = Annotated[
     Path | None, Option("--dump-dir", help="Write the graph after every pass to an empty folder.")
 ]
-Overwrite: TypeAlias = Annotated[bool, Option("--overwrite", help="Let --dump-dir replace an earlier dump.")]
+Overwrite: TypeAlias = Annotated[
+    bool, Option("--overwrite", "--force", help="Let --dump-dir replace a dump.")
+]
 Verify: TypeAlias = Annotated[bool, Option("--verify-each", help="Check the graph after every pass.")]
 VerifyRun: TypeAlias = Annotated[
     bool,
     Option("--verify-each", help="Check the graph, and its results on random inputs, after every pass."),
 ]
-ShowTiming: TypeAlias = Annotated[bool, Option("--timing", help="Show the time of every pass.")]
+ShowTiming: TypeAlias = Annotated[bool, Option("--timing", "--time", help="Show the time of every pass.")]
 Time: TypeAlias = Annotated[bool, Option("--time", help="Show the time of every pass, on stderr.")]
 FromPoint: TypeAlias = Annotated[
     str,

@@ -72,8 +72,8 @@ class RecordWelds(Pass):
 
     name = "record-welds"
 
-    firsts: dict[WeldProgram, First] = field(default_factory=dict)
-    numbers: dict[tuple[str, ...], int] = field(default_factory=dict)
+    firsts: dict[WeldProgram, First] = field(default_factory=dict, compare=False)
+    numbers: dict[tuple[str, ...], int] = field(default_factory=dict, compare=False)
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         plan = context.plan or WeldPlan(())

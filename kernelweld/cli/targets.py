@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FOLDERS = "Give the folder of a transformers model, or one that KERNELWELD_DUMP wrote."
+_OF_OTHER_KINDS = ("a folder", "FILE.pt2", "MODULE:CALLABLE")
 _RANDOM_LIMIT = 16 * 2**30  # bytes of random weights made without being asked for the meta device
 
 
@@ -97,7 +98,7 @@ def resolve(
         config = hf.zoo_config(target.removeprefix("hf:"), full=full, layers=layers)
         return _random(target, config, call, dtype, device)
     if Path(target).is_dir():
-        return _folder(target, layers, call, dtype, device)
+        return _folder(target, layers, call, dtype, device, rows)
     if target.endswith(".pt2"):
         return _exported(target, rows)
     if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
@@ -107,12 +108,19 @@ def resolve(
         raise BadTarget(target, "that is a model of a hub, not the name of a target", advice)
     if "/" in target:
         raise BadTarget(target, "there is no such folder", "Give a folder that holds a config.json.")
-    raise UnknownName("target", target, names())
+    if Path(target).is_file() or target.endswith(".py"):
+        name = Path(target).stem
+        advice = f"Give MODULE:CALLABLE, as in {name}:function, run from the folder that holds the module."
+        raise BadTarget(target, "that is a file, and none of torch.export.save", advice)
+    raise UnknownName("target", target, (*names(), *_OF_OTHER_KINDS))
 
 
-def _folder(target: str, layers: int | None, call: Call, dtype: torch.dtype, device: str) -> Target:
+def _folder(
+    target: str, layers: int | None, call: Call, dtype: torch.dtype, device: str, rows: int | None
+) -> Target:
     folder = Path(target)
     if dumped := sorted(folder.glob("graph_*.pt2")):
+        _refuse_rows(target, rows)
         return _graphs(target, (saved.load(target, path) for path in dumped))
     if not (folder / "config.json").is_file():
         raise BadTarget(target, "the folder has no config.json", _FOLDERS)
@@ -131,10 +139,14 @@ def _random(target: str, config: PreTrainedConfig, call: Call, dtype: torch.dtyp
     return Target(target, model, (), hf.model_kwargs(model, config, call), config)
 
 
-def _exported(target: str, rows: int | None) -> Target:
+def _refuse_rows(target: str, rows: int | None) -> None:
     if rows is not None:
         advice = "Leave --rows out, or write a function of `rows` and use MODULE:CALLABLE."
-        raise BadTarget(target, "a saved program has the rows of its example inputs", advice)
+        raise BadTarget(target, "a saved program has the rows that it was saved with", advice)
+
+
+def _exported(target: str, rows: int | None) -> Target:
+    _refuse_rows(target, rows)
     read = saved.load(target, Path(target))
     if read.graph is not None:
         return _graphs(target, [read])

@@ -139,6 +139,8 @@ def _events(path: Path) -> list[TraceEvent]:
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             read = json.load(file)
+    except OSError as error:
+        raise BadTrace(str(path), str(error.strerror), advice) from error
     except (ValueError, EOFError, ZlibError, gzip.BadGzipFile) as error:
         raise BadTrace(str(path), f"it is not JSON: {error}", advice) from error
     events = read.get("traceEvents") if isinstance(read, dict) else None

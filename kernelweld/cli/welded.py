@@ -34,7 +34,7 @@ class RecordSpecimens(Pass):
 
     name = "record-specimens"
 
-    found: list[Specimen] = field(default_factory=list)
+    found: list[Specimen] = field(default_factory=list, compare=False)
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         plan = context.plan or WeldPlan(())

@@ -21,8 +21,11 @@ from kernelweld.codegen.launch import Launch, choose
 from kernelweld.codegen.task import WeldProgram
 from kernelweld.errors import CodegenFailed, UnknownName
 
-#: Targets that are tested; other ``sm_<n>`` and ``gfx<n>`` names are passed on to Triton.
+#: Targets that are tested.
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
+
+#: Others that there are. A name that LLVM does not know ends the process, so that it has to be refused here.
+_OTHERS = ("sm_75", "sm_86", "sm_87", "sm_89", "sm_103", "sm_121", "gfx90a", "gfx1100", "gfx1200", "gfx1201")
 
 _POINTERS: Mapping[torch.dtype, str] = {
     torch.float32: "*fp32",
@@ -74,11 +77,12 @@ def signature(kernel: Kernel) -> dict[str, str]:
 
 def gpu_target(name: str) -> tuple[str, str, int | str, int]:
     """The name, backend, architecture and warp size of a target. Raises ``UnknownName`` for what is none."""
-    if found := re.fullmatch(r"sm_(\d+)a?", name):
-        return name, "cuda", int(found[1]), 32
-    if re.fullmatch(r"gfx[0-9a-f]+", name):
+    known = (*TARGETS, *_OTHERS)
+    if (found := re.fullmatch(r"(sm_(\d+))a?", name)) and found[1] in known:
+        return name, "cuda", int(found[2]), 32
+    if name.startswith("gfx") and name in known:
         return name, "hip", name, 64 if name.startswith("gfx9") else 32
-    raise UnknownName("GPU target", name, TARGETS)
+    raise UnknownName("GPU target", name, known)
 
 
 def launch_for(program: WeldProgram, target: str) -> Launch:

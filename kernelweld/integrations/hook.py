@@ -25,6 +25,7 @@ from kernelweld.integrations import dump
 from kernelweld.integrations.offered import offers
 from kernelweld.ir.report import GraphReport
 from kernelweld.passes.pipeline import DEFAULT, Pipeline, module_of
+from kernelweld.passes.restore import restore_all
 from kernelweld.passes.summary import run_reported
 
 _REPORTS: ContextVar[list[GraphReport] | None] = ContextVar("kernelweld_reports", default=None)
@@ -63,6 +64,7 @@ class KernelweldPass(CustomGraphPass):
             dumped.report(report)
         if result.failure is not None:
             warn_failure(result.failure)
+        restore_all(module_of(graph))  # a pipeline without `lower` leaves words, which are there to be read
         reports = _REPORTS.get()
         if reports is not None:
             reports.append(report)

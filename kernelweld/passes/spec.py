@@ -67,7 +67,7 @@ def build(text: str, spec: PassSpec, cls: type[Pass]) -> Pass:
 
 def format_pass(p: Pass) -> str:
     """The text of one pass: its name and, in the order of the fields, the options not at their defaults."""
-    values = ((f, getattr(p, f.name)) for f in fields(p))
+    values = ((f, getattr(p, f.name)) for f in fields(p) if f.compare)  # what a pass records is no option
     options = [f"{_kebab(f.name)}={_format(value)}" for f, value in values if value != _default(f)]
     return f"{p.name}{{{' '.join(options)}}}" if options else p.name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from kernelweld.ir.report import GraphReport, Launches
+from kernelweld.passes.instruments.stats import count_words
 from kernelweld.passes.launches import predict
 from kernelweld.passes.pipeline import Pipeline, PipelineResult, module_of
 from kernelweld.passes.weld import WeldPlan
@@ -19,4 +20,5 @@ def run_reported(pipeline: Pipeline, target: fx.GraphModule | fx.Graph) -> tuple
     plan = result.context.plan or WeldPlan(())
     misses = (*result.context.near_misses, *plan.near_misses)
     launches = Launches(before, predict(graph))
-    return result, GraphReport(nodes, plan.words, misses, plan.reports, launches, result.seconds)
+    words = plan.words if result.context.plan else count_words(graph)  # raised, and never planned
+    return result, GraphReport(nodes, words, misses, plan.reports, launches, result.seconds)

@@ -111,6 +111,7 @@ def test_no_welds(kernelweld_command: Command, models: str) -> None:
     ("arguments", "message"),
     [
         (("--target", "sm90"), "unknown GPU target 'sm90'; did you mean 'sm_90'"),
+        (("--target", "sm_91"), "unknown GPU target 'sm_91'; did you mean 'sm_90'"),
         (("--target", ","), "give GPUs such as"),
         (("--emit", "ptx"), "it needs a folder to write to"),
         (("--emit", "ptxx", "-o", "k"), "did you mean 'ptx'"),

@@ -97,3 +97,18 @@ def test_files_that_are_none(
     assert first.startswith(f"error: cannot use target '{path}': {reason}")
     assert second.startswith("  how to proceed: ")
     assert caplog.records == [], "torch's own log of the failure is not shown"
+
+
+@pytest.mark.parametrize("of", ["folder", "file"])
+def test_rows_are_those_of_the_capture(kernelweld_command: Command, dumped: Path, of: str) -> None:
+    target = str(dumped if of == "folder" else dumped / "graph_000_aa.pt2")
+    done = kernelweld_command("bench", target, "--dry-run", "--rows", "1,64")
+    assert done.exit_code == 2
+    assert "a saved program has the rows that it was saved with" in done.stderr
+
+
+def test_a_python_file_is_no_target(kernelweld_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    done = kernelweld_command("inspect", str(tmp_path / "mine.py"))
+    assert done.exit_code == 2
+    assert "Give MODULE:CALLABLE, as in mine:function" in done.stderr

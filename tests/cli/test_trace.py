@@ -150,7 +150,7 @@ def test_files_that_are_no_traces(
 def test_a_file_that_is_not_there(kernelweld_command: Command, tmp_path: Path) -> None:
     done = kernelweld_command("trace", str(tmp_path / "run.json"), "hf:llama")
     assert done.exit_code == 2
-    assert "No such file" in done.stderr
+    assert "No such file" in done.stderr and "how to proceed" in done.stderr
 
 
 def test_the_table_and_its_json(kernelweld_command: Command, models: str, tmp_path: Path) -> None:

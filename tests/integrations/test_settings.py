@@ -167,3 +167,16 @@ def test_no_pipeline_is_served_the_code_of_another(monkeypatch: pytest.MonkeyPat
             fused(*args)
         welds.append([len(graph.welds) for graph in kernelweld.report(fused).graphs])
     assert welds == [[1], [0], [1]]
+
+
+def test_a_pipeline_that_ends_with_words_leaves_the_model_as_it_was() -> None:
+    def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+    torch._dynamo.reset_code_caches()
+    fused = kernelweld.fuse(norm, backend="eager", options={"pipeline": "canonicalize,raise"})
+    inputs = torch.randn(3, 64), torch.randn(64)
+    with torch.no_grad():
+        assert torch.equal(fused(*inputs), norm(*inputs))
+    (graph,) = kernelweld.report(fused).graphs
+    assert graph.words == {"rms_norm": 1} and not graph.welds

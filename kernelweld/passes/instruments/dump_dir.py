@@ -81,7 +81,7 @@ def _prepare(folder: Path, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(folder.iterdir())
     if found and not overwrite:
-        raise FileExistsError(f"{folder} is not empty; give overwrite or another folder")
+        raise FileExistsError(f"{folder} is not empty; give --overwrite or another folder")
     if strange := [path.name for path in found if not _OURS.fullmatch(path.name)]:
         raise FileExistsError(f"{folder} holds {strange[0]}, which is not of a dump; nothing was deleted")
     for path in found:
