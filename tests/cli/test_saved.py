@@ -97,3 +97,11 @@ def test_files_that_are_none(
     assert first.startswith(f"error: cannot use target '{path}': {reason}")
     assert second.startswith("  how to proceed: ")
     assert caplog.records == [], "torch's own log of the failure is not shown"
+
+
+def test_a_program_among_graphs(kernelweld_command: Command, tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(3, 4), (torch.randn(2, 3),))
+    torch.export.save(program, tmp_path / "graph_000_aa.pt2")
+    done = kernelweld_command("inspect", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"error: cannot use target '{tmp_path}': a file in it is a program" in done.stderr
