@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -40,6 +41,9 @@ class Commands(TyperGroup):
         except KernelweldError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(exit_code(error)) from error
+        except BrokenPipeError:  # who reads has seen enough; what is still to be written goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit from None
         except OSError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(EXIT_USAGE) from error

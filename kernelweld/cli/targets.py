@@ -159,7 +159,11 @@ def _exported(target: str, rows: int | None) -> Target:
 
 
 def _graphs(target: str, files: Iterable[Saved]) -> Target:
-    graphs = tuple(read.graph for read in files if read.graph is not None)
+    found = [read.graph for read in files]
+    graphs = tuple(graph for graph in found if graph is not None)
+    if len(graphs) < len(found):
+        advice = "Give that file alone, or move it out of the folder."
+        raise BadTarget(target, "a file in it is a program, and no graph of KERNELWELD_DUMP", advice)
     return Target(target, graphs[0], (), {}, None, graphs)
 
 

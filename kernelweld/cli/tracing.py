@@ -35,6 +35,7 @@ _KINDS: Mapping[str, re.Pattern[str]] = {
 }
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _SHOWN_NAME = 60
+_ADVICE = "Give the file that torch.profiler's export_chrome_trace wrote, .json or .json.gz."
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,14 @@ class Traced:
 def read(path: Path) -> tuple[Event, ...]:
     """The GPU kernels in a trace of ``torch.profiler`` in the order in which they began, or ``BadTrace``."""
     events = _events(path)
-    launchers = Launchers(events)
-    kernels = [
-        _kernel(e, launchers.line_of(e)) for e in events if e.get("ph") == "X" and e.get("cat") in _ON_GPU
-    ]
+    try:
+        launchers = Launchers(events)
+        kernels = [
+            _kernel(e, launchers.line_of(e)) for e in events if e.get("ph") == "X" and e.get("cat") in _ON_GPU
+        ]
+    except (KeyError, ValueError) as error:
+        reason = f"an event of it lacks a name or a time: {error}"
+        raise BadTrace(str(path), reason, _ADVICE) from error
     if not kernels:
         raise BadTrace(str(path), "no GPU kernel ran in it", "Profile with ProfilerActivity.CUDA on a GPU.")
     return tuple(sorted(kernels, key=lambda kernel: kernel.start))
@@ -135,17 +140,16 @@ def _kind(name: str) -> str:
 
 
 def _events(path: Path) -> list[TraceEvent]:
-    advice = "Give the file that torch.profiler's export_chrome_trace wrote, .json or .json.gz."
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             read = json.load(file)
     except OSError as error:
         raise BadTrace(str(path), str(error.strerror), advice) from error
     except (ValueError, EOFError, ZlibError, gzip.BadGzipFile) as error:
-        raise BadTrace(str(path), f"it is not JSON: {error}", advice) from error
+        raise BadTrace(str(path), f"it is not JSON: {error}", _ADVICE) from error
     events = read.get("traceEvents") if isinstance(read, dict) else None
     if not isinstance(events, list):
-        raise BadTrace(str(path), "it is no trace: it has no traceEvents", advice)
+        raise BadTrace(str(path), "it is no trace: it has no traceEvents", _ADVICE)
     return [event for event in events if isinstance(event, dict)]
 
 
@@ -155,7 +159,7 @@ def show(console: Console, title: str, traced: Traced, top: int) -> None:
     console.print(f"[bold]{escape(title)}[/]: {count} kernels, {traced.us:.1f} µs on the GPU")
     kinds = plain_table("kind", "kernels", "µs", "of all")
     for kind, (launched, us) in traced.by_kind().items():
-        kinds.add_row(kind, str(launched), f"{us:.1f}", f"{us / traced.us:.1%}")
+        kinds.add_row(kind, str(launched), f"{us:.1f}", _share(us, traced.us))
     console.print(kinds)
     table = plain_table("µs", "of all", "runs", "µs each", "kind", "kernel", "lines")
     for row in traced.rows[:top]:
@@ -170,5 +174,10 @@ def show(console: Console, title: str, traced: Traced, top: int) -> None:
 
 def _cells(row: Row, total: float) -> tuple[str, ...]:
     name = row.name if len(row.name) <= _SHOWN_NAME else f"{row.name[: _SHOWN_NAME - 1]}…"
-    times = (f"{row.us:.1f}", f"{row.us / total:.1%}", str(row.count), f"{row.us / row.count:.2f}")
+    times = (f"{row.us:.1f}", _share(row.us, total), str(row.count), f"{row.us / row.count:.2f}")
     return (*times, row.kind, escape(name), escape(places(row.lines)))
+
+
+def _share(us: float, total: float) -> str:
+    """A part of all time; of none at all nothing can be said."""
+    return f"{us / total:.1%}" if total else "–"

@@ -10,9 +10,11 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import fx
 
 from kernelweld.codegen.cache import write_text
@@ -50,14 +52,27 @@ def dump(gm: fx.GraphModule) -> Dumped:
     warning.
     """
     folder = Path(os.environ[VARIABLE])
-    digest = hashlib.sha256(format_graph(gm.graph, sources=True).encode()).hexdigest()[:8]
     try:
+        digest = hashlib.sha256("\n".join(_described(gm)).encode()).hexdigest()[:8]
         folder.mkdir(parents=True, exist_ok=True)
         path = next(folder.glob(f"graph_*_{digest}.pt2"), None) or _new(gm, folder, digest)
     except Exception as error:  # torch.export raises many types for what it cannot write
         _complain(error)
         return Dumped(None)
     return Dumped(path)
+
+
+def _described(gm: fx.GraphModule) -> Iterator[str]:
+    """All that makes two graphs different: the text leaves out how inputs lie in memory, and the numbers of
+    constants.
+    """
+    yield format_graph(gm.graph, sources=True)
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            yield f"{value.stride()} {value.storage_offset()} {value.device}"
+    for node in gm.graph.find_nodes(op="get_attr"):
+        yield hashlib.sha256(graph_file.bytes_of(gm, str(node.target))).hexdigest()
 
 
 def _new(gm: fx.GraphModule, folder: Path, digest: str) -> Path:

@@ -107,6 +107,13 @@ def _attribute(gm: fx.GraphModule, target: str) -> torch.Tensor:
     return found
 
 
+def bytes_of(gm: fx.GraphModule, target: str) -> bytes:
+    """The numbers of a tensor that a graph takes from ``gm``."""
+    with unset_fake_temporarily(), torch.no_grad():
+        value = _attribute(gm, target).detach().cpu().contiguous()
+        return bytes(value.reshape(-1).view(torch.uint8).numpy()) if value.numel() else b""
+
+
 def _modules(stack: Mapping[str, tuple[str, object]]) -> Iterator[tuple[str, tuple[str, str]]]:
     """The modules around a node with the names of their classes, as they are written."""
     for key, (path, kind) in stack.items():
@@ -199,10 +206,13 @@ def _starting_at(offset: int, value: FakeTensor) -> torch.Tensor:
 
 
 def _take_out(graph: fx.Graph, node: fx.Node, name: str) -> None:
-    """Takes a constant from the module again, where it is first read, which is its line in the model."""
-    reader = next(reader for reader in graph.nodes if reader in node.users)
+    """Takes a constant from the module again, where it is first read, which is its line in the model. What
+    nothing reads any more, of a constant that was folded, stands before all computation.
+    """
+    inner = (n for n in graph.nodes if n.op != "placeholder" and (n in node.users or not node.users))
+    reader = next(inner)
     with graph.inserting_before(reader):
         constant = graph.create_node("get_attr", name)
-    constant.meta = {**reader.meta, **node.meta}
+    constant.meta = {**(reader.meta if node.users else {}), **node.meta}
     node.replace_all_uses_with(constant)
     graph.erase_node(node)

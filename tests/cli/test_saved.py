@@ -112,3 +112,11 @@ def test_a_python_file_is_no_target(kernelweld_command: Command, tmp_path: Path)
     done = kernelweld_command("inspect", str(tmp_path / "mine.py"))
     assert done.exit_code == 2
     assert "Give MODULE:CALLABLE, as in mine:function" in done.stderr
+
+
+def test_a_program_among_graphs(kernelweld_command: Command, tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(3, 4), (torch.randn(2, 3),))
+    torch.export.save(program, tmp_path / "graph_000_aa.pt2")
+    done = kernelweld_command("inspect", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"error: cannot use target '{tmp_path}': a file in it is a program" in done.stderr

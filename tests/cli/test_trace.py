@@ -132,8 +132,9 @@ def test_the_users_innermost_function_is_the_place(tmp_path: Path) -> None:
         ("run.json", b'{"a": 1}', "it is no trace: it has no traceEvents"),
         ("run.json", b"[1, 2]", "it is no trace: it has no traceEvents"),
         ("run.json", b'{"traceEvents": [1, {"ph": "X", "cat": "cpu_op"}]}', "no GPU kernel ran in it"),
+        ("run.json", b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}', "an event of it lacks"),
         ("run.json.gz", b"not gzip", "it is not JSON"),
-        ("run.json.gz", gzip.compress(b'{"traceEvents": []}' * 100)[:-20], "it is not JSON"),
+        ("run.json.gz", gzip.compress(b'{"traceEvents": []}' * 100, mtime=0)[:-20], "it is not JSON"),
         ("run.json", b"\xff\xfe", "it is not JSON"),
     ],
 )
@@ -170,6 +171,13 @@ def test_the_table_and_its_json(kernelweld_command: Command, models: str, tmp_pa
     assert found["kinds"] == {"product": {"count": 2, "us": 10.0}, "weld": {"count": 2, "us": 6.0}}
     (mine,) = (row for row in found["kernels"] if row["kind"] == "weld")
     assert [word.partition("{")[0] for word in mine["words"]] == ["residual_add", "rms_norm", "gate_mul"]
+
+
+def test_kernels_that_took_no_time(kernelweld_command: Command, models: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "run.json", kernel("k", 0.0, 0.0))
+    done = kernelweld_command("trace", str(path), f"{models}:target")
+    assert done.exit_code == 0, done.stderr
+    assert "1 kernels, 0.0 µs on the GPU" in done.stdout
 
 
 def test_only_so_many_are_shown(kernelweld_command: Command, models: str, tmp_path: Path) -> None:

@@ -113,6 +113,13 @@ def target():
     return bounded, (draw(3, 96), draw(3, 96), draw(96)), {}
 
 
+def called():
+    def f(x, y, w):
+        return bounded(torch.ops.kernelweld.hard_tanh(x, dtype=x.dtype), y, w)
+
+    return f, target()[1], {}
+
+
 def nearly():
     return (lambda x: x.clamp(-2, 2)), (torch.randn(3, 96),), {}
 """
@@ -208,6 +215,14 @@ def test_it_is_counted_verified_and_sized(kernelweld_command: Command, installed
         found = json.dumps(asked(kernelweld_command, verb[0], target, *verb[1:]))
         assert '"hard_tanh_rms_norm"' in found
         assert '"holds": false' not in found
+
+
+def test_a_word_that_a_model_calls_is_ejected(kernelweld_command: Command, installed: str) -> None:
+    words()
+    done = kernelweld_command("eject", f"{installed}:called", "--weld", "hard_tanh_rms_norm")
+    assert done.exit_code == 0, done.stderr
+    assert "hard_tanh.default" not in done.stdout, "the file needs torch and triton alone"
+    assert "clamp_min" in done.stdout
 
 
 def test_the_operator_runs(installed: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,27 @@ def test_equal_graphs_are_one_file_and_others_number_on(folder: Path) -> None:
         for graph in resolve(str(folder)).graphs
     ]
     assert shapes == [(3, 64), (5, 64)], "in the order in which they were compiled"
+
+
+def compiled(function: Callable[..., object], *given: torch.Tensor) -> None:
+    torch._dynamo.reset_code_caches()
+    with torch.no_grad():
+        kernelweld.fuse(function, backend="eager", dynamic=False)(*given)
+
+
+def test_graphs_of_one_text_are_told_apart(folder: Path) -> None:
+    """By how inputs lie in memory, and by the numbers of constants."""
+    x, w = torch.ones(64, 64, dtype=torch.bfloat16), torch.ones(64, dtype=torch.bfloat16)
+    for given in (x, x.T):
+        compiled(norm, given, w)
+    strides = [
+        {n.meta["val"].stride() for n in graph.graph.find_nodes(op="placeholder")}
+        for graph in resolve(str(folder)).graphs
+    ]
+    assert strides == [{(64, 1), (1,)}, {(1, 64), (1,)}]
+    for number in (1.0, 2.0, 2.0):
+        compiled(lambda x, number=number: x * torch.tensor([number] * 64), x)
+    assert len(names(folder)) == 2 * 4
 
 
 def test_without_the_variable_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,17 @@ def test_constants_keep_their_numbers(tmp_path: Path) -> None:
     assert any(torch.equal(r, expected[1]) for r in results if isinstance(r, torch.Tensor))
 
 
+def test_a_constant_that_was_folded(tmp_path: Path) -> None:
+    """Its number is in the graph, and the tensor is read by nothing."""
+    found = capture(lambda x: x * torch.tensor(5.0) + torch.tensor([1.0, 2.0]), (draw(3, 2),))
+    (gm,) = found.graphs
+    assert [len(node.users) for node in gm.graph.find_nodes(op="get_attr")].count(0) == 1
+    read = through_a_file(gm, tmp_path)
+    assert len(read.graph.find_nodes(op="get_attr")) == 2
+    x = draw(3, 2)
+    assert torch.equal(read(x)[0], x * torch.tensor(5.0) + torch.tensor([1.0, 2.0]))
+
+
 def test_an_ordinary_program_is_none_of_ours(tmp_path: Path) -> None:
     program = torch.export.export(torch.nn.Linear(3, 4), (torch.randn(2, 3),))
     torch.export.save(program, tmp_path / "program.pt2")

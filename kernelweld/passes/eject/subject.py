@@ -17,8 +17,10 @@ from kernelweld.codegen.expressions import spell
 from kernelweld.codegen.launch import choose
 from kernelweld.codegen.names import identifier
 from kernelweld.errors import CodegenFailed
+from kernelweld.ir import word_of
 from kernelweld.passes.eject.bounds import least
 from kernelweld.passes.eject.reference import outputs_of
+from kernelweld.passes.restore import inline_reference
 from kernelweld.passes.symbols import of_some
 from kernelweld.passes.tasks.views import expression
 from kernelweld.passes.verification.specimen import Buffer, Specimen
@@ -129,6 +131,7 @@ def _traced(one: Specimen, size: sympy.Expr) -> int:
 
 def subject(one: Specimen, name: str) -> Subject:
     """``one`` with all that is to be known about it. Bfloat16 is rounded in pairs where the GPU can."""
+    one = replace(one, computed=_in_torch(one.computed))
     kernel = emit(one.program, choose(one.program, packed=True))
     nodes = one.computed.graph.find_nodes(op="placeholder")
     count = len(one.arguments)
@@ -141,6 +144,19 @@ def subject(one: Specimen, name: str) -> Subject:
         for size in _sizes(one, kernel, inputs, outputs, extras)
     )
     return Subject(identifier(name), one, kernel, inputs, outputs, sizes, extras)
+
+
+def _in_torch(gm: fx.GraphModule) -> fx.GraphModule:
+    """``gm`` with the references of words that the model calls itself, which came from no nodes."""
+    words = [(node, word) for node in gm.graph.nodes if (word := word_of(node)) is not None]
+    if not words:
+        return gm
+    copied: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, copied))
+    for node, word in words:
+        inline_reference(graph, copied[node], word)
+    return fx.GraphModule(gm, graph)
 
 
 def _given(one: Specimen, nodes: Sequence[fx.Node]) -> Iterator[Given]:
