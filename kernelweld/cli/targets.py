@@ -103,15 +103,15 @@ def resolve(
         return _exported(target, rows)
     if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
         return _callable(target, rows)
+    if Path(target).is_file() or target.endswith(".py"):
+        name = Path(target).stem
+        advice = f"Give MODULE:CALLABLE, as in {name}:function, run from the folder that holds the module."
+        raise BadTarget(target, "that is a file, and none of torch.export.save", advice)
     if target.startswith("hf:") and "/" in target:
         advice = f"Models are not downloaded: give the folder of one, or one of {', '.join(names())}."
         raise BadTarget(target, "that is a model of a hub, not the name of a target", advice)
     if "/" in target:
         raise BadTarget(target, "there is no such folder", "Give a folder that holds a config.json.")
-    if Path(target).is_file() or target.endswith(".py"):
-        name = Path(target).stem
-        advice = f"Give MODULE:CALLABLE, as in {name}:function, run from the folder that holds the module."
-        raise BadTarget(target, "that is a file, and none of torch.export.save", advice)
     raise UnknownName("target", target, (*names(), *_OF_OTHER_KINDS))
 
 

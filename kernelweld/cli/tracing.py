@@ -143,10 +143,10 @@ def _events(path: Path) -> list[TraceEvent]:
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             read = json.load(file)
-    except OSError as error:
-        raise BadTrace(str(path), str(error.strerror), advice) from error
     except (ValueError, EOFError, ZlibError, gzip.BadGzipFile) as error:
         raise BadTrace(str(path), f"it is not JSON: {error}", _ADVICE) from error
+    except OSError as error:
+        raise BadTrace(str(path), str(error.strerror), _ADVICE) from error
     events = read.get("traceEvents") if isinstance(read, dict) else None
     if not isinstance(events, list):
         raise BadTrace(str(path), "it is no trace: it has no traceEvents", _ADVICE)

@@ -104,12 +104,13 @@ def test_they_compile_for_gpus_without_spills(tmp_path: Path, files: Files) -> N
     ("right", "wrong"),
     [
         ("tl.rsqrt(", "1.01 * tl.rsqrt("),
+        ("(1 / 384) + 1e-06", "(1 / 384) + 1e-05"),
         ("x_ptr + row_i64 * 384", "x_ptr + (2 - row_i64) * 384"),
         ("cache_ptr + index_place * 384", "cache_ptr + (index_place // 2) * 384"),
         ("mask=in_rows & in_384 & index_exists", "mask=in_rows & in_384 & index_exists & (row < 1)"),
         ("    # rms_norm[0:384]\n", f"    {BESIDE}\n"),
     ],
-    ids=["values", "rows", "places", "one row alone", "other rows as well"],
+    ids=["values", "epsilon", "rows", "places", "one row alone", "other rows as well"],
 )
 def test_a_wrong_kernel_fails_its_own_test(right: str, wrong: str, tmp_path: Path, files: Files) -> None:
     """A norm whose rows go to slots of a cache."""
