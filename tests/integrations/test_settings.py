@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import kernelweld
 from kernelweld.cli.main import app
 from kernelweld.errors import BadPipeline, UnknownName
+from kernelweld.integrations import offered
 from kernelweld.integrations.hook import KernelweldPass
 from kernelweld.integrations.settings import VARIABLE, Settings, chosen_pipeline, settings_from
 from kernelweld.passes import table
@@ -136,6 +137,7 @@ def test_a_pass_of_others_is_part_of_the_key_of_what_runs_it(
             file.write_text(text)
             importlib.invalidate_caches()
             table.passes.cache_clear()
+            offered._code.cache_clear()  # as in a new process
             sys.modules.pop("idle_pass", None)
             keys.append((KernelweldPass("idle,lower").uuid(), KernelweldPass("lower").uuid()))
     finally:
