@@ -252,7 +252,7 @@ def test_without_a_gpu_it_says_so_before_it_builds_anything() -> None:
         (("{}:target", "--rows", "4,x"), "give positive numbers such as 1,64,2048"),
         (("{}:target", "--rows", "0"), "give positive numbers such as 1,64,2048"),
         (("{}:target", "--rows", "4", "--batch", "2"), "it does not go with --batch"),
-        (("program.pt2", "--rows", "4"), "a saved program has the rows of its example inputs"),
+        (("program.pt2", "--rows", "4"), "a saved program has the rows that it was saved with"),
     ],
 )
 def test_mistakes_end_with_exit_code_2(models: str, arguments: tuple[str, ...], message: str) -> None:
