@@ -15,8 +15,9 @@ from kernelweld.passes.weld_ids import weld_ids
 class OnlyWeldsPass(Pass):
     """Keeps some welds of a plan and drops the others; changes nothing in the graph.
 
-    Before: a plan of welds A, B, C After:  with ``ids`` the id of B the same plan with B alone, with
-    ``without`` the id of B the same plan of A and C; with neither, no weld
+    Before: a plan of welds A, B, C
+    After: with ``ids`` the id of B the same plan with B alone, with ``without`` the id of B the same plan of
+    A and C; with neither, no weld
 
     Preconditions: runs between ``plan`` and ``lower``, which restores the words of a dropped weld to the
     nodes they came from. ``kernelweld bisect`` shows ids; those of welds that the plan does not hold mean
