@@ -35,12 +35,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class WeldFound:
-    """The weld at ``place``, counted from 1, of ``among``: with it alone the check fails."""
+    """The weld at ``place``, counted from 1, of ``among``: with it alone the check fails.
+
+    Whether it fails ``without`` it too, by another weld, was not tried.
+    """
 
     weld: Candidate
     place: int
     among: int
     pipeline: str
+    without: str
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def _guilty_weld(passes: Passes, welds: Sequence[Candidate], check: Passing) -> 
     alone = _with_plan(passes, OnlyWeldsPass(ids=(guilty.id,)))
     if check(f"only weld {bad} of {len(welds)}", alone):
         return WeldsFound(tuple(welds[:bad]), len(welds), failing)
-    return WeldFound(guilty, bad, len(welds), alone)
+    return WeldFound(guilty, bad, len(welds), alone, _without(passes, [guilty]))
 
 
 def _guilty_pass(passes: Passes, check: Passing) -> Found:

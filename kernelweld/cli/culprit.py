@@ -21,6 +21,7 @@ def lines(target: str, found: Found, check: Check) -> Iterator[str]:
         case WeldFound(weld, place, among):
             yield f"weld {place} of {among} is at fault: {weld.report.name}, id {weld.id}"
             facts = [*_of_weld(weld), _again(found.pipeline, check), *_of_name(target, weld.report.name)]
+            facts += [("others", f"too, if it fails: {command_line(check.command, found.without)}")]
         case WeldsFound(welds, among):
             yield (
                 f"no weld fails alone: the first {len(welds)} of {among} fail together, and pass without the "
