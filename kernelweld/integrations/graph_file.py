@@ -10,8 +10,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch import fx, nn
@@ -35,6 +39,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._pytree import tree_structure
 
 import kernelweld
+from kernelweld.integrations import stand_ins
 from kernelweld.passes.values import fake
 from kernelweld.patterns.aliasing import VIEWS
 
@@ -42,6 +47,9 @@ from kernelweld.patterns.aliasing import VIEWS
 MARK = "kernelweld.json"
 
 _KEPT = ("val", "stack_trace", "nn_module_stack")
+
+#: Values of inputs that a file can hold.
+_WRITTEN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool, str, type(None))
 
 _Constant = tuple[str, torch.Tensor]  # a tensor and its name in the module
 
@@ -60,21 +68,48 @@ def save(gm: fx.GraphModule, path: Path) -> None:
     Raises whatever ``torch.export`` raises for an operator that it cannot write.
     """
     graph = copy.deepcopy(gm.graph)
+    known = stand_ins.described(graph)
+    _name_objects(graph)
     constants = dict(_lift_constants(gm, graph))
     for node in graph.nodes:
         node.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
         if "nn_module_stack" in node.meta:
             node.meta["nn_module_stack"] = dict(_modules(node.meta["nn_module_stack"]))
-    mark = json.dumps({"kernelweld": kernelweld.__version__, "offsets": dict(_offsets(graph))})
+    mark = json.dumps({"kernelweld": kernelweld.__version__, "offsets": dict(_offsets(graph)), **known})
     with unset_fake_temporarily():  # constants are no fakes, and a compiler calls us under its fake mode
         torch.export.save(_program(graph, constants), path, extra_files={MARK: mark})
 
 
 def load(path: Path) -> Saved:
     """Reads what ``save`` or ``torch.export.save`` wrote; raises what ``torch.export.load`` raises."""
+    stand_ins.define(_mark(path))
     extra = {MARK: ""}
     program = torch.export.load(path, extra_files=extra)
     return Saved(program, _graph_of(program, json.loads(extra[MARK])["offsets"]) if extra[MARK] else None)
+
+
+def _mark(path: Path) -> Mapping[str, Any]:
+    """What the mark says of operators; nothing where there is none, or no archive."""
+    with suppress(OSError, BadZipFile), ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(f"/{MARK}"):
+                return {"schemas": [], "roundings": [], **json.loads(archive.read(name))}
+    return {"schemas": [], "roundings": []}
+
+
+def _name_objects(graph: fx.Graph) -> None:
+    """Puts the name of an input in place of it where it is an object that only its engine knows."""
+    for node in list(graph.find_nodes(op="placeholder")):
+        if isinstance(node.meta.get("val"), _WRITTEN):
+            continue
+        for user in list(node.users):
+            named = partial(_named, node)
+            user.args, user.kwargs = fx.map_arg(user.args, named), fx.map_arg(user.kwargs, named)
+        graph.erase_node(node)
+
+
+def _named(object_: fx.Node, value: fx.Node) -> fx.Node | str:
+    return str(object_.target) if value is object_ else value
 
 
 def _offsets(graph: fx.Graph) -> Iterator[tuple[str, int]]:

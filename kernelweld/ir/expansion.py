@@ -24,7 +24,8 @@ class Expansion:
     ``call`` is the original call with the buffers made for it; its placeholders are its other operands, its
     outputs the values it gave to others. ``paths`` say where each operand is read by the nodes that replace
     the call: nodes are replaced while passes run, so they are looked up when they are needed. ``results``
-    are the numbers of the nodes with the values of the outputs, ``words`` those of the words.
+    are the numbers of the nodes with the values of the outputs, ``words`` those of the words. ``is_kernel``
+    says whether the call launches a kernel, or is a name for plain operations that a later pass spells out.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Expansion:
     paths: tuple[Path, ...]
     results: tuple[int, ...]
     words: frozenset[int]
+    is_kernel: bool = True
 
     def __deepcopy__(self, memo: object) -> Expansion:
         return self  # immutable by convention; a copied graph may share it

@@ -43,7 +43,8 @@ class Landscape:
         self.constants: set[fx.Node] = set()
         self._holder: dict[fx.Node, _Group] = {}
         self._reads: dict[_Group, list[fx.Node]] = {}
-        self._operators = {node: one for one in expanded(graph.nodes) for node in one.nodes.values()}
+        calls = [one for one in expanded(graph.nodes) if one.expansion.is_kernel]
+        self._operators = {node: one for one in calls for node in one.nodes.values()}
         for node in graph.nodes:
             self._classify(node)
         for weld in welds:

@@ -38,6 +38,11 @@ class Cover:
         """The values that are the word's own, so far."""
         return tuple(self._inner)
 
+    @property
+    def shared(self) -> tuple[fx.Node, ...]:
+        """The upcasts and views of operands, so far."""
+        return tuple(self._shared)
+
     def merge(self, other: Cover) -> None:
         """Covers what ``other`` covers."""
         self._inner.update(other._inner)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelweld.ir import ResidualAdd, RMSNorm, Word
 from kernelweld.passes.dialect import ir_operators
+from kernelweld.passes.launches import predict
 from kernelweld.passes.raise_words import unraise
 
 EPS, T, N = 1e-6, 5, 256
@@ -148,3 +149,43 @@ def test_others_stay_and_say_why(
     (miss,) = graph.passed("dialect").context.near_misses
     assert miss.kind == "vllm_ir.rms_norm" and reason in miss.reason
     assert graph.words == [] and graph.formulas() == before
+
+
+def gemma(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return added(x, residual, w.float() + 1.0)
+
+
+def upcast(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return added(x, residual, w.float())
+
+
+@pytest.mark.parametrize(("fn", "scale"), [(gemma, "1+w"), (upcast, "w")])
+def test_the_factor_is_computed_in_the_kernel(
+    library: torch.library.Library, fn: Callable[..., object], scale: str
+) -> None:
+    """A kernel that is given ``1 + w`` makes it a launch of its own."""
+    define(library, rounds_once, rounded_sum=False)
+    graph = graph_of(fn, [rand(T, N), rand(T, N), rand(N)])
+    graph.passed("canonicalize")
+    expected, before = graph.run(), graph.formulas()
+    graph.passed("dialect")
+    assert graph.words == [ResidualAdd(f32), RMSNorm(EPS, scale, normed_dtype=f32, dtype=bf16)]
+    assert same(graph.run(), expected)
+    unraise(graph.gm)
+    graph.gm.graph.eliminate_dead_code()
+    graph.gm.recompile()
+    assert graph.formulas() == before
+
+
+@pytest.mark.parametrize("fn", [gemma, upcast])
+def test_functional_operators_count_as_what_they_become(
+    library: torch.library.Library, fn: Callable[..., object]
+) -> None:
+    """Behind all passes they are plain operations, which Inductor fuses: one launch, the factor in it."""
+    define(library, rounds_once, rounded_sum=False)
+    graph = graph_of(fn, [rand(T, N), rand(T, N), rand(N)])
+    assert predict(graph.gm.graph) == 1
+    graph.passed("canonicalize,dialect")
+    assert predict(graph.gm.graph) == 1
+    graph.passed("raise,plan,lower{target=triton}")
+    assert predict(graph.gm.graph) == 1

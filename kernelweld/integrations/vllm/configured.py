@@ -57,7 +57,7 @@ class VllmPass:
         """Welds a graph in place; whatever fails leaves it as it was and logs one line."""
         self._welder(graph)
 
-    def uuid(self) -> str | None:
+    def uuid(self) -> str:
         """Changes with any option, source byte, or version that a compiled artefact depends on."""
         return self._welder.uuid()
 

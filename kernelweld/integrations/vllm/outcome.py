@@ -59,11 +59,11 @@ def _uncompiled(config: Any) -> str | None:  # noqa: ANN401 # as above
     mode = getattr(compilation.mode, "name", str(compilation.mode))
     if config.model_config.enforce_eager:
         return "enforce_eager is on, so vLLM compiles nothing; start it without --enforce-eager"
-    if mode != "VLLM_COMPILE":
+    if mode == "NONE":
         names = ", ".join(config.model_config.architectures)
         return (
-            f"vLLM runs {names} with compilation mode {mode}, so there are no graphs; kernelweld needs mode "
-            "VLLM_COMPILE (3), and some models are written for vLLM without it"
+            f"vLLM runs {names} with compilation mode {mode}, so it compiles nothing; start it with "
+            "mode 3, if the model can be compiled at all"
         )
     if compilation.backend not in ("", "inductor"):
         return f"vLLM compiles with the backend {compilation.backend!r}, and only Inductor calls passes"

@@ -33,7 +33,7 @@ def refusal(found: str | None, untested: bool = False) -> str | None:
     side = f"older than {_text(OLDEST)}" if numbers < OLDEST else f"newer than {_text(NEWEST)}"
     return (
         f"vLLM {found} is {side}, and kernelweld was tested with {tested}; "
-        'KERNELWELD_OPTIONS=\'{"untested_vllm": true}\' uses it all the same'
+        "KERNELWELD_OPTIONS='{\"untested_vllm\": true}' uses it all the same"
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import sys
 from dataclasses import dataclass
 from functools import cache
+from uuid import uuid4
 
 from torch import fx
 
@@ -58,11 +59,11 @@ class Welder:
         if reason is not None:
             _say_once(reason)
 
-    def uuid(self) -> str | None:
-        """None while graphs are dumped, which means no cache."""
-        inner = hook(self.options).uuid()
-        if inner is None:
-            return None
+    def uuid(self) -> str:
+        """While graphs are dumped another one in each process: vLLM takes no None, and what comes from a cache
+        was not seen by a pass.
+        """
+        inner = hook(self.options).uuid() or _own_uuid()
         found = f"vLLM {versions.installed()}"
         return hashlib.sha256("\n".join((inner, self.options.to_json(), found)).encode()).hexdigest()
 
@@ -75,13 +76,21 @@ class Welder:
 def hook(options: Options) -> KernelweldPass:
     """Inductor's hook that carries ``options`` out. Raises BadPipeline, or UnknownName for a pass."""
     settings = Settings(
-        pipeline=options.pipeline or DEFAULT, verify=options.verify, strict=options.strict, tuned=options.tuned
+        pipeline=options.pipeline or DEFAULT,
+        verify=options.verify,
+        strict=options.strict,
+        tuned=options.tuned,
     )
     text = chosen_pipeline(settings.text)
     if options.without:
         passes = on_the_plan(Pipeline.from_text(text).passes, OnlyWeldsPass(without=options.without))
         text = str(Pipeline(passes))
     return KernelweldPass(text, options.strict, read_tuning(gpu_name()) if options.tuned else None)
+
+
+@cache
+def _own_uuid() -> str:
+    return uuid4().hex
 
 
 @cache

@@ -124,8 +124,9 @@ class Builder:
         """``x`` in ``dtype``."""
         return x if dtype_of(x) == dtype else self._own(CAST, (x, dtype))
 
-    def finish(self, replacements: Sequence[fx.Node]) -> Expansion:
-        """The expansion of the call, whose read results are the values of ``replacements``.
+    def finish(self, replacements: Sequence[fx.Node], *, is_kernel: bool = True) -> Expansion:
+        """The expansion of the call, whose read results are the values of ``replacements``; ``is_kernel`` as
+        in :class:`Expansion`.
 
         Raises:
             Miss: an operand could not be found again, were the call to be put back.
@@ -133,7 +134,7 @@ class Builder:
         words = frozenset(i for i, node in enumerate(self.nodes) if ORIGIN in node.meta)
         paths = tuple(self._path(operand, words) for operand in self.call.operands())
         results = tuple(self.nodes.index(node) for node in replacements)
-        expansion = Expansion(self.call.name, self.call.origin(), paths, results, words)
+        expansion = Expansion(self.call.name, self.call.origin(), paths, results, words, is_kernel)
         for number, node in enumerate(self.nodes):
             node.meta[EXPANSION] = Member(expansion, number)
         return expansion

@@ -46,7 +46,7 @@ class DialectPass(Pass):
     name: ClassVar[str] = "dialect"
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
-        work = _Work(gm.graph)
+        work = Work(gm.graph)
         for node in list(gm.graph.nodes):
             functional = read_functional(node)
             name = called_name(node) if functional is None else functional.name
@@ -76,7 +76,7 @@ def _near_miss(node: fx.Node, name: str, miss: NoMatch) -> NearMiss:
 
 
 @dataclass
-class _Work:
+class Work:
     """One run over a graph, and what calls of it share."""
 
     graph: fx.Graph
@@ -118,7 +118,7 @@ class _Work:
         build = Builder(call, self.symbols, self.spelling, self.shared)
         try:
             made = expand_functional(call, build)
-            build.finish(made)
+            build.finish(made, is_kernel=False)
         except Miss:
             build.discard()
             raise

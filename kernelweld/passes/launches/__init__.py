@@ -27,6 +27,7 @@ import torch
 from torch import fx
 
 from kernelweld.ir.origin import ORIGIN
+from kernelweld.passes.dialect.spelled import has_functional, spell_out
 from kernelweld.passes.launches.buffers import realize
 from kernelweld.passes.launches.fusion import count_kernels
 from kernelweld.passes.restore import restore_all
@@ -38,12 +39,17 @@ def predict(graph: fx.Graph) -> int:
 
 
 def without_words(graph: fx.Graph) -> fx.Graph:
-    """``graph``, or a copy in which every word is the nodes it came from."""
-    if not any(ORIGIN in node.meta for node in graph.nodes):
+    """``graph``, or a copy in which every word is the nodes it came from, and every functional operator of an
+    engine the plain operations that it becomes.
+    """
+    functional = has_functional(graph.nodes)
+    if not functional and not any(ORIGIN in node.meta for node in graph.nodes):
         return graph
     copy = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         env[node] = copy.node_copy(node, env.__getitem__)
     restore_all(fx.GraphModule(graph.owning_module or torch.nn.Module(), copy))
+    if functional or has_functional(copy.nodes):
+        spell_out(copy)
     return copy

@@ -1,0 +1,93 @@
+"""Operators of libraries that are not here: a dumped graph is read where they were never loaded.
+
+A stand-in has the operator's schema. That of a norm whose definition is asked how it rounds also has a CPU
+kernel, which rounds as the definition did where the graph was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from kernelweld.passes.dialect.ir_operators import Rounding, read_functional, rounding_of, rounds_as
+
+#: What torch itself brings.
+_TORCH = frozenset({"aten", "prims", "prim", "inductor_prims", "higher_order", "kernelweld"})
+#: An object of a class that is registered where the graph was made; graphs are written with its name instead.
+_CLASS = re.compile(r"__torch__\.[\w.]+")
+
+#: Keeps the definitions alive.
+_LIBRARIES: dict[str, torch.library.Library] = {}
+
+
+def described(graph: fx.Graph) -> dict[str, Any]:
+    """What ``define`` needs for the operators of ``graph``, as JSON."""
+    operators = {
+        o for node in graph.nodes for o in (node.target, *node.args[:1]) if isinstance(o, OpOverload)
+    }
+    schemas = {str(o._schema) for o in operators if o.namespace not in _TORCH}
+    roundings = {_line(node) for node in graph.nodes if read_functional(node) is not None}
+    return {"schemas": sorted(schemas), "roundings": sorted(r for r in roundings if r is not None)}
+
+
+def define(found: Mapping[str, Any]) -> None:
+    """Defines every operator of ``described`` that does not exist."""
+    for schema in found["schemas"]:
+        name = schema.partition("(")[0]
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if hasattr(getattr(torch.ops, space), packet) and _has(space, packet, overload or "default"):
+            continue
+        library = _LIBRARIES.setdefault(space, torch.library.Library(space, "FRAGMENT"))
+        library.define(_CLASS.sub("str", schema.partition("::")[2]))
+        roundings = [line.split() for line in found["roundings"] if line.split()[0] == name]
+        if roundings:
+            library.impl(rest, _rounding_as(roundings), "CPU")
+
+
+def _has(space: str, packet: str, overload: str) -> bool:
+    return overload in getattr(getattr(torch.ops, space), packet).overloads()
+
+
+def _line(node: fx.Node) -> str | None:
+    """Operator, dtypes of input and factor, and those it rounds to: ``x::rms_norm bfloat16 float32 …``."""
+    call = read_functional(node)
+    rounding = None if call is None else rounding_of(call)
+    if call is None or rounding is None:
+        return None
+    dtypes = (*call.dtypes(), rounding.total, rounding.normed)
+    return " ".join([str(node.target.name()), *map(_name, dtypes)])  # type: ignore[union-attr]
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return "none" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _rounding_as(lines: Sequence[Sequence[str]]) -> Any:  # noqa: ANN401 # an operator's kernel
+    """A kernel that rounds as ``lines`` say for the dtypes that they name."""
+
+    def kernel(*values: Any) -> object:  # noqa: ANN401 # as the schema says
+        tensors = list(_leading_tensors(values))
+        weight = tensors[-1]
+        given = [_name(tensors[0].dtype), _name(None if weight is None else weight.dtype)]
+        line = next((line for line in lines if list(line[1:3]) == given), None)
+        if line is None:
+            raise RuntimeError(f"it is not known how {lines[0][0]} rounds {given}")
+        total, normed = (getattr(torch, name) for name in line[3:5])
+        results = rounds_as(Rounding(total, normed), tensors[:-1], weight, float(values[len(tensors)]))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return kernel
+
+
+def _leading_tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """The tensors, and None for an absent weight, before the first number."""
+    for value in values:
+        if isinstance(value, float):
+            return
+        yield value
