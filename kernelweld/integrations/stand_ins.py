@@ -7,22 +7,33 @@ kernel, which rounds as the definition did where the graph was written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from kernelweld.passes.dialect.ir_operators import Rounding, read_functional, rounding_of, rounds_as
+from kernelweld.passes.dialect.ir_operators import (
+    Rounding,
+    forget_roundings,
+    read_functional,
+    rounding_of,
+    rounds_as,
+)
 
 #: What torch itself brings.
 _TORCH = frozenset({"aten", "prims", "prim", "inductor_prims", "higher_order", "kernelweld"})
-#: An object of a class that is registered where the graph was made; graphs are written with its name instead.
-_CLASS = re.compile(r"__torch__\.[\w.]+")
+#: An object of a class that only its library knows; graphs are written with a name in its place.
+_CLASS = re.compile(r"__torch__\.[\w.]+|PyObject")
+#: How a schema that was made in Python prints an argument that is written to.
+_WRITTEN = re.compile(r"\(\$(\d+)! -> \)")
 
 #: Keeps the definitions alive.
 _LIBRARIES: dict[str, torch.library.Library] = {}
+#: How stand-ins round, for all graphs that were read so far: the lines of each operator.
+_ROUNDINGS: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
 
 def described(graph: fx.Graph) -> dict[str, Any]:
@@ -37,21 +48,26 @@ def described(graph: fx.Graph) -> dict[str, Any]:
 
 def define(found: Mapping[str, Any]) -> None:
     """Defines every operator of ``described`` that does not exist."""
+    for line in found["roundings"]:
+        _ROUNDINGS[line.split()[0]][line] = None
     for schema in found["schemas"]:
-        name = schema.partition("(")[0]
-        space, _, rest = name.partition("::")
-        packet, _, overload = rest.partition(".")
-        if hasattr(getattr(torch.ops, space), packet) and _has(space, packet, overload or "default"):
-            continue
-        library = _LIBRARIES.setdefault(space, torch.library.Library(space, "FRAGMENT"))
-        library.define(_CLASS.sub("str", schema.partition("::")[2]))
-        roundings = [line.split() for line in found["roundings"] if line.split()[0] == name]
-        if roundings:
-            library.impl(rest, _rounding_as(roundings), "CPU")
+        space, _, rest = schema.partition("::")
+        name = rest.partition("(")[0]
+        if not _exists(space, *name.split(".")):
+            library = _LIBRARIES.setdefault(space, torch.library.Library(space, "FRAGMENT"))
+            library.define(_readable(rest))
+            if (full := f"{space}::{name}") in _ROUNDINGS:
+                library.impl(name, _rounding_as(full), "CPU")
+    forget_roundings()  # what was asked before may be known now
 
 
-def _has(space: str, packet: str, overload: str) -> bool:
-    return overload in getattr(getattr(torch.ops, space), packet).overloads()
+def _readable(schema: str) -> str:
+    return _CLASS.sub("str", _WRITTEN.sub(r"(a\1!)", schema))
+
+
+def _exists(space: str, packet: str, overload: str = "default") -> bool:
+    found = getattr(getattr(torch.ops, space), packet, None)
+    return found is not None and overload in found.overloads()
 
 
 def _line(node: fx.Node) -> str | None:
@@ -68,17 +84,17 @@ def _name(dtype: torch.dtype | None) -> str:
     return "none" if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _rounding_as(lines: Sequence[Sequence[str]]) -> Any:  # noqa: ANN401 # an operator's kernel
-    """A kernel that rounds as ``lines`` say for the dtypes that they name."""
+def _rounding_as(name: str) -> Any:  # noqa: ANN401 # an operator's kernel
+    """A kernel that rounds as graphs said of the operator ``name``, for the dtypes that they said it of."""
 
     def kernel(*values: Any) -> object:  # noqa: ANN401 # as the schema says
         tensors = list(_leading_tensors(values))
         weight = tensors[-1]
-        given = [_name(tensors[0].dtype), _name(None if weight is None else weight.dtype)]
-        line = next((line for line in lines if list(line[1:3]) == given), None)
+        given = [name, _name(tensors[0].dtype), _name(None if weight is None else weight.dtype)]
+        line = next((line for line in map(str.split, _ROUNDINGS[name]) if line[:3] == given), None)
         if line is None:
-            raise RuntimeError(f"it is not known how {lines[0][0]} rounds {given}")
-        total, normed = (getattr(torch, name) for name in line[3:5])
+            raise RuntimeError(f"it is not known how {' '.join(given)} rounds")
+        total, normed = (getattr(torch, dtype) for dtype in line[3:])
         results = rounds_as(Rounding(total, normed), tensors[:-1], weight, float(values[len(tensors)]))
         return results[0] if len(results) == 1 else tuple(results)
 

@@ -1,4 +1,4 @@
-"""``only-welds``: drops welds from a plan by their ids, to find the one that is wrong."""
+"""``only-welds``: drops welds from a plan by their ids or names, to find the one that is wrong."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class OnlyWeldsPass(Pass):
     A and C; with neither, no weld
 
     Preconditions: runs between ``plan`` and ``lower``, which restores the words of a dropped weld to the
-    nodes they came from. ``kernelweld bisect`` shows ids; those of welds that the plan does not hold mean
-    nothing. Welds that share an operator with a dropped one are not carried out either.
+    nodes they came from. ``kernelweld bisect`` shows ids; the name of a kernel stands for all welds of that
+    name. What names no weld of the plan means nothing. Welds that share an operator with a dropped one are
+    not carried out either.
     """
 
     name = "only-welds"
@@ -36,11 +37,13 @@ class OnlyWeldsPass(Pass):
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         plan = context.plan or WeldPlan(())
         ids = weld_ids(gm.graph, plan.welds)
-        kept = [i for i, weld in enumerate(plan.welds) if self._keeps(ids[weld])]
+        kept = [i for i, weld in enumerate(plan.welds) if self._keeps(ids[weld], weld.name)]
         welds = tuple(plan.welds[i] for i in kept)
         if len(kept) < len(plan.welds):
             context.plan = replace(plan, welds=welds, reports=tuple(plan.reports[i] for i in kept))
         return PassResult(modified=False, count=len(kept))
 
-    def _keeps(self, weld: str) -> bool:
-        return weld not in self.without if self.without else weld in self.ids
+    def _keeps(self, *names: str) -> bool:
+        if self.without:
+            return set(names).isdisjoint(self.without)
+        return not set(names).isdisjoint(self.ids)

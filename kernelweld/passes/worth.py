@@ -10,6 +10,7 @@ from torch import fx
 
 from kernelweld.passes.miniature import Labels, Miniature
 from kernelweld.passes.surroundings import NODES, Landscape, Surroundings
+from kernelweld.passes.tasks.landing import landed
 from kernelweld.passes.weld import Chain
 
 #: Giving up a weld changes what its neighbours are worth: all are weighed again, so many times at most.
@@ -191,7 +192,7 @@ class _Choice:
 
 def _launches(around: Surroundings, welds: Iterable[Collection[fx.Node]], labels: Labels) -> int:
     """The kernels in a region of which ``welds`` are one each, as are operators without words in them."""
-    kernels = [*welds]
+    kernels = [{*steps, *landed(steps)} for steps in welds]
     miniature = Miniature(around.units(kernels), labels)
     return miniature.launches() - miniature.calls + len(kernels) + len(around.operators(kernels))
 

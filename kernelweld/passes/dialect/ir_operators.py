@@ -44,7 +44,7 @@ class Rounding:
 class FunctionalCall:
     """A call of one of the operators, as it stands in a graph.
 
-    Its factor is ``weight`` in any dtype, or ``1 + weight`` if ``plus_one``; the nodes ``between`` the two are the
+    Its factor is ``weight`` in any dtype, or ``1 + weight`` if ``plus_one``; nodes ``between`` the two are the
     call's own, since the word takes their place.
     """
 
@@ -156,6 +156,11 @@ def _rounding(
     """How ``target`` rounds, if as exactly the words of one rounding do."""
     with unset_fake_temporarily():  # a compiler's hook runs under its fake mode
         return _asked(target, adds, dtype, weight_dtype)
+
+
+def forget_roundings() -> None:
+    """Has definitions asked again: operators were defined."""
+    _rounding.cache_clear()
 
 
 def _asked(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import sympy
 from torch import fx
 
-from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, product
+from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, product
 from kernelweld.passes.tasks.lookup import Lookup, lookup_of
-from kernelweld.passes.tasks.views import base_of, expression, sizes_of, strides_of
+from kernelweld.passes.tasks.views import base_of, copied_from, expression, sizes_of, strides_of
 from kernelweld.patterns.aliasing import fills_buffer
 
 
@@ -56,17 +56,27 @@ class Access:
         return strides
 
 
-def read_access(node: fx.Node, dims: Dims) -> Access:
+def read_access(space: AxisSpace, node: fx.Node, dims: Dims) -> Access:
     """How ``node``, broadcast to a step of dimensions ``dims``, is read: from its base, at its offset
-    and strides; or where it is looked up.
+    and strides; from what it is a copy of; or where it is looked up.
     """
-    aligned = dims[len(dims) - len(sizes_of(node)) :]
+    sizes = sizes_of(node)
+    aligned = dims[len(dims) - len(sizes) :]
     if (lookup := lookup_of(node)) is not None:
         return _looked_up(lookup, node, aligned)
+    kept = tuple(d if size != 1 else () for d, size in zip(aligned, sizes, strict=True))
+    source, before = copied_from(node), dict(space.finer)
+    if source is not None:
+        try:
+            return _strided(source, space.regroup(kept, sizes_of(source)))
+        except DomainMismatch:  # its rows are not those of the step: the copy is read
+            space.finer = before
+    return _strided(node, kept)
+
+
+def _strided(node: fx.Node, dims: Dims) -> Access:
     base, offset = _memory(node)
-    sizes, strides = sizes_of(node), [expression(s) for s in node.meta["val"].stride()]
-    kept = [(d if size != 1 else (), stride) for d, size, stride in zip(aligned, sizes, strides, strict=True)]
-    return Access(base, tuple(d for d, _ in kept), tuple(s for _, s in kept), offset)
+    return Access(base, dims, tuple(expression(s) for s in node.meta["val"].stride()), offset)
 
 
 def _looked_up(lookup: Lookup, node: fx.Node, dims: Dims) -> Access:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from kernelweld.codegen.task import Jump
+from kernelweld.ir.expansion import EXPANSION
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, product
 from kernelweld.passes.tasks.domain import Domain
 from kernelweld.passes.tasks.layout import Layout
@@ -74,6 +75,15 @@ def way(node: fx.Node, steps: Collection[fx.Node]) -> Iterator[fx.Node]:
     while len(users) == 1 and (users[0].target in _VIEWS or is_copy(users[0]) or _packs(users[0])):
         yield users[0]
         users = list(users[0].users)
+
+
+def landed(steps: Collection[fx.Node]) -> Iterator[fx.Node]:
+    """The nodes of operators behind ``steps`` that lay out what these leave: their kernel writes it so."""
+    for node in steps:
+        path = list(way(node, steps))
+        while path and not (is_copy(path[-1]) and EXPANSION in path[-1].meta):
+            path.pop()
+        yield from path
 
 
 def _packs(node: fx.Node) -> bool:

@@ -136,7 +136,7 @@ class Layout:
             if isinstance(step_of(storage_root(operand)), CacheWrite) and storage_root(operand) in self.held:
                 raise DomainMismatch(_READ)
             check_dtypes(operand)
-            access = read_access(operand, dims)
+            access = read_access(self.space, operand, dims)
             self._meet(operand, access)
             self.reads[node, operand] = access
             return

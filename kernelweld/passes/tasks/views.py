@@ -110,6 +110,24 @@ def base_of(node: fx.Node) -> fx.Node:
     return node
 
 
+#: Views that keep all elements in their order.
+_RESHAPES = frozenset({target for target, carried in VIEWS.items() if carried is _regroup})
+
+
+def copied_from(node: fx.Node) -> fx.Node | None:
+    """What ``node`` is a copy of, in other dimensions maybe, made for the sake of ``node`` alone; else None.
+
+    A kernel that reads it instead, by its own strides, needs no copy.
+    """
+    while node.op == "call_function" and node.target in _RESHAPES:
+        source: fx.Node = node.args[0]  # type: ignore[assignment]
+        if len(source.users) > 1 or not _share_memory(node.meta["val"], source.meta["val"]):
+            return None
+        node = source
+    is_copy = node.op == "call_function" and node.target is aten.clone.default
+    return node.args[0] if is_copy else None  # type: ignore[return-value]
+
+
 def _share_memory(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether two fake tensors have one storage: a reshape that copies does not."""
     return bool(StorageWeakRef(view.untyped_storage()) == StorageWeakRef(source.untyped_storage()))
