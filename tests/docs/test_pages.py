@@ -23,7 +23,7 @@ def test_performance_page_is_written_from_the_results() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/command-line.md", "docs/add-a-pattern.md"],
+    ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/command-line.md", "docs/add-a-pattern.md", "docs/vllm.md"],
 )
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def commands(page: str) -> list[list[str]]:
     ]
 
 
-PAGES = ("README.md", "docs/bench.md", "docs/command-line.md", "docs/explain.md")
+PAGES = ("README.md", "docs/bench.md", "docs/command-line.md", "docs/explain.md", "docs/vllm.md")
 COMMANDS = [command for page in PAGES for command in commands(page)]
 
 
@@ -75,6 +75,7 @@ def test_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(inspect_command, "build", reached)
     monkeypatch.setattr(bench_command, "_bench", lambda *_: None)  # what needs a GPU
     monkeypatch.setattr(doctor_command, "_show", reached)
+    monkeypatch.setattr("kernelweld.cli.vllm_model.model_config", reached)
     monkeypatch.setattr("kernelweld.cli.examining.CHECKS", {})
     monkeypatch.setattr("kernelweld.cli.tracing.read", lambda _: ())  # a profile that is not there
     result = CliRunner().invoke(app, arguments)

@@ -125,13 +125,13 @@ def _norm_and_gate(model: Config, serving: Serving) -> Iterator[Field]:
         yield Field(_GATE, f"{whole} gate and codes, {alone} silu gate + group fp8)", value=False)
         return
     yield Field(
-        _NORM, "off unless norms or fp8 codes are custom operators, and then all of it is kernelweld's"
+        _NORM, "off unless norms or fp8 codes are custom operators, which they are not by default"
     )
     if "nvfp4" in json.dumps(quantization).lower():
         reason = "on for NVFP4, and best so: scales in tiles are not welded where the number of tokens varies"
         yield Field(_GATE, reason)
     else:
-        yield Field(_GATE, "off unless gates or fp8 codes are custom operators, as the fusion with norms")
+        yield Field(_GATE, "off unless gates or fp8 codes are custom operators, which they are not by default")
 
 
 def _all_reduce(serving: Serving) -> Field:
