@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,16 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         if "://" not in target:
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_options_of_vllm_are_all_on_their_page() -> None:
+    from kernelweld.integrations.vllm.options import Options
+
+    text = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
+    defaults = json.loads(Options().to_json())
+    assert [name for name, _ in rows] == [one.name for one in fields(Options)]
+    assert {name: json.loads(value) for name, value in rows} == defaults
 
 
 def commands(page: str) -> list[list[str]]:

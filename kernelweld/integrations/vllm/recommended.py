@@ -124,14 +124,12 @@ def _norm_and_gate(model: Config, serving: Serving) -> Iterator[Field]:
         yield Field(_NORM, f"{whole} norm and codes, {alone} add + norm + group fp8)", value=False)
         yield Field(_GATE, f"{whole} gate and codes, {alone} silu gate + group fp8)", value=False)
         return
-    yield Field(
-        _NORM, "off unless norms or fp8 codes are custom operators, which they are not by default"
-    )
+    yield Field(_NORM, "off unless norms or codes are custom operators, which by default they are not")
     if "nvfp4" in json.dumps(quantization).lower():
         reason = "on for NVFP4, and best so: scales in tiles are not welded where the number of tokens varies"
         yield Field(_GATE, reason)
     else:
-        yield Field(_GATE, "off unless gates or fp8 codes are custom operators, which they are not by default")
+        yield Field(_GATE, "off unless gates or codes are custom operators, which by default they are not")
 
 
 def _all_reduce(serving: Serving) -> Field:
