@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import kernelweld
 from kernelweld.errors import BadOffer
+from kernelweld.integrations.vllm import versions
 
 if TYPE_CHECKING:
     from kernelweld.codegen.emit import Kernel
@@ -24,7 +25,6 @@ State = Literal["ok", "missing", "broken"]
 OPTIONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "transformers": ("transformers", "pip install 'kernelweld[hf]', for hf: targets and model folders"),
-        "vLLM": ("vllm", "pip install 'kernelweld[vllm]', to compare with its kernels"),
         "FlashInfer": ("flashinfer-python", "pip install flashinfer-python, to compare with its kernels"),
         "NIXL": ("nixl", "pip install 'kernelweld[pd]'"),
     }
@@ -72,6 +72,37 @@ def packages() -> Iterator[Finding]:
             yield Finding(name, "ok", version(package))
         except PackageNotFoundError:
             yield Finding(name, "missing", "not installed", remedy)
+
+
+def vllm() -> Iterator[Finding]:
+    """The vLLM of this environment, whether the pass works inside it, and whether it logs a summary."""
+    found = versions.installed()
+    if found is None:
+        remedy = f"pip install 'kernelweld[vllm]', to serve with it: {versions.tested()} are supported"
+        yield Finding("vLLM", "missing", "not installed", remedy)
+        return
+    refusal = versions.refusal(found)
+    if refusal is None:
+        yield Finding("vLLM", "ok", f"{found}, supported: {versions.tested()}")
+    else:
+        remedy = f"Install a release from {versions.tested()}."
+        yield Finding("vLLM", "broken", f"kernelweld is inactive in it: {refusal}", remedy)
+    yield _summary_of_vllm()
+
+
+def _summary_of_vllm() -> Finding:
+    """The entry point by which vLLM loads what logs the summary; ``VLLM_PLUGINS`` may leave it out."""
+    what, without = "vLLM plug-in", "Without it vLLM welds and logs pieces, and no summary"
+    registered = {point.name: point for point in entry_points(group="vllm.general_plugins")}
+    if "kernelweld" not in registered:
+        remedy = f"{without}: install kernelweld by pip in this environment."
+        return Finding(what, "missing", "its entry point is not registered", remedy)
+    wanted = os.environ.get("VLLM_PLUGINS")
+    if wanted is not None and "kernelweld" not in wanted.split(","):
+        return Finding(
+            what, "missing", f"VLLM_PLUGINS={wanted} leaves it out", f"{without}: add kernelweld to it."
+        )
+    return Finding(what, "ok", registered["kernelweld"].value)
 
 
 def _imported(name: str) -> Finding:
@@ -222,6 +253,7 @@ CHECKS: Mapping[str, Callable[[], Iterator[Finding]]] = MappingProxyType(
         "cache folder": cache,
         "interpreter": interpreter,
         "compilers": compilers,
+        "vLLM": vllm,
         "plug-ins": plugins,
     }
 )

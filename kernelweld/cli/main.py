@@ -27,6 +27,7 @@ from kernelweld.cli import (
     run,
     trace,
     verify,
+    vllm_config,
 )
 from kernelweld.cli.render import EXIT_USAGE, exit_code
 from kernelweld.errors import KernelweldError
@@ -66,6 +67,7 @@ app.command("compile", epilog=compile.EXAMPLES)(compile.command)
 app.command("eject", epilog=eject.EXAMPLES)(eject.command)
 app.command("trace", epilog=trace.EXAMPLES)(trace.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)
+app.command("vllm-config", epilog=vllm_config.EXAMPLES)(vllm_config.command)
 app.command("demo", epilog=demo.EXAMPLES)(demo.command)
 app.command("doctor", epilog="Example: kernelweld doctor --json")(doctor.command)
 app.add_typer(passes.app, name="passes")

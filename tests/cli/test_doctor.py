@@ -105,3 +105,47 @@ def test_plugins_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (a_pass.what, a_pass.state) == ("pass gone", "broken")
     assert a_pass.found == "ModuleNotFoundError: No module named 'no_such_module'"
     assert a_pass.remedy == "Repair or uninstall the package that offers no_such_module:GonePass."
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "says", "remedy"),
+    [
+        (None, "missing", "not installed", "0.26 to 0.33 are supported"),
+        ("0.32.0", "ok", "0.32.0, supported: 0.26 to 0.33", ""),
+        ("0.25.1", "broken", "kernelweld is inactive in it: vLLM 0.25.1 is older than 0.26", "0.26 to 0.33"),
+        ("0.40.0", "broken", "vLLM 0.40.0 is newer than 0.33", "Install a release from"),
+    ],
+    ids=["absent", "supported", "old", "new"],
+)
+def test_vllm(monkeypatch: pytest.MonkeyPatch, found: str | None, state: str, says: str, remedy: str) -> None:
+    monkeypatch.setattr("kernelweld.integrations.vllm.versions.installed", lambda: found)
+    line, *more = examining.vllm()
+    assert (line.what, line.state, line.fails) == ("vLLM", state, False)
+    assert says in line.found and remedy in line.remedy
+    assert [one.what for one in more] == ([] if found is None else ["vLLM plug-in"])
+
+
+@pytest.mark.parametrize(
+    ("registered", "wanted", "state", "says"),
+    [
+        (True, None, "ok", "kernelweld.integrations.vllm.plugin:register"),
+        (True, "other,kernelweld", "ok", "kernelweld.integrations.vllm.plugin:register"),
+        (True, "other", "missing", "VLLM_PLUGINS=other leaves it out"),
+        (True, "", "missing", "VLLM_PLUGINS= leaves it out"),
+        (False, None, "missing", "its entry point is not registered"),
+    ],
+    ids=["registered", "wanted", "unwanted", "none wanted", "not registered"],
+)
+def test_the_plugin_of_vllm(
+    monkeypatch: pytest.MonkeyPatch, registered: bool, wanted: str | None, state: str, says: str
+) -> None:
+    point = EntryPoint("kernelweld", "kernelweld.integrations.vllm.plugin:register", "vllm.general_plugins")
+    groups = {point.group: [point]} if registered else {}
+    monkeypatch.setattr(examining, "entry_points", lambda group: groups.get(group, []))
+    monkeypatch.setattr("kernelweld.integrations.vllm.versions.installed", lambda: "0.32.0")
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("VLLM_PLUGINS", wanted)
+    _, line = examining.vllm()
+    assert (line.state, line.found) == (state, says)
+    assert bool(line.remedy) == (state == "missing")

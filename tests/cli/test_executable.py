@@ -134,12 +134,14 @@ def test_verbs_without_a_target(tmp_path: Path) -> None:
     assert "RMSNorm" in kernelweld(tmp_path, "patterns", "show", "rms_norm")
     assert "verify-welds" in kernelweld(tmp_path, "passes", "list")
     assert json.loads(kernelweld(tmp_path, "doctor", "--json"))
+    config = json.loads(kernelweld(tmp_path, "vllm-config", "hf:qwen3"))
+    assert config["inductor_passes"] == {"post_grad_custom_post_pass": "kernelweld.vllm_pass"}
     assert kernelweld(tmp_path, "--version").startswith("kernelweld ")
 
 
 def test_no_verb_is_left_out() -> None:
     """``demo`` is driven by its own test, on models of its own."""
     driven = {arguments[0] for arguments in GOLDENS.values()}
-    driven |= {"run", "eject", "bisect", "trace", "passes", "doctor", "demo"}
+    driven |= {"run", "eject", "bisect", "trace", "passes", "doctor", "demo", "vllm-config"}
     named = {command.name for command in app.registered_commands}
     assert driven == named | {group.name for group in app.registered_groups}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -23,13 +25,27 @@ def test_performance_page_is_written_from_the_results() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/command-line.md", "docs/add-a-pattern.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{p}.md" for p in ("index", "command-line", "add-a-pattern", "vllm")),
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         if "://" not in target:
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_options_of_vllm_are_all_on_their_page() -> None:
+    from kernelweld.integrations.vllm.options import Options
+
+    text = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
+    defaults = json.loads(Options().to_json())
+    assert [name for name, _ in rows] == [one.name for one in fields(Options)]
+    assert {name: json.loads(value) for name, value in rows} == defaults
 
 
 def commands(page: str) -> list[list[str]]:
@@ -39,7 +55,7 @@ def commands(page: str) -> list[list[str]]:
     ]
 
 
-PAGES = ("README.md", "docs/bench.md", "docs/command-line.md", "docs/explain.md")
+PAGES = ("README.md", "docs/bench.md", "docs/command-line.md", "docs/explain.md", "docs/vllm.md")
 COMMANDS = [command for page in PAGES for command in commands(page)]
 
 
@@ -75,6 +91,7 @@ def test_command_lines_parse(arguments: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(inspect_command, "build", reached)
     monkeypatch.setattr(bench_command, "_bench", lambda *_: None)  # what needs a GPU
     monkeypatch.setattr(doctor_command, "_show", reached)
+    monkeypatch.setattr("kernelweld.cli.vllm_model.model_config", reached)
     monkeypatch.setattr("kernelweld.cli.examining.CHECKS", {})
     monkeypatch.setattr("kernelweld.cli.tracing.read", lambda _: ())  # a profile that is not there
     result = CliRunner().invoke(app, arguments)

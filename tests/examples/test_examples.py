@@ -1,4 +1,4 @@
-"""Every example has a ``main`` that runs and does what it says."""
+"""Every example has a ``main`` that runs and does what it says; that for vLLM in ``test_vllm_serve.py``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ def _fresh() -> None:
 
 
 def test_every_example_is_run_here() -> None:
-    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["fuse_function", "fuse_model"]
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == [
+        "fuse_function",
+        "fuse_model",
+        "vllm_serve",
+    ]
 
 
 @pytest.mark.hf

@@ -21,18 +21,27 @@ def installed() -> str | None:
     return None
 
 
+def release(found: str) -> tuple[int, int] | None:
+    """The numbers of a version; None for a build from source, which has none."""
+    match = re.match(r"(\d+)\.(\d+)", found)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def tested() -> str:
+    """The releases that kernelweld was tested with."""
+    return f"{_text(OLDEST)} to {_text(NEWEST)}"
+
+
 def refusal(found: str | None, untested: bool = False) -> str | None:
     """Why kernelweld does not work inside the release ``found``; ``untested``: whether the user insists."""
-    tested = f"{_text(OLDEST)} to {_text(NEWEST)}"
     if found is None:
-        return f"vLLM is not installed; kernelweld was tested with {tested}"
-    match = re.match(r"(\d+)\.(\d+)", found)
-    numbers = (int(match[1]), int(match[2])) if match else None
-    if untested or numbers is None or OLDEST <= numbers <= NEWEST:  # a build from source has no number
+        return f"vLLM is not installed; kernelweld was tested with {tested()}"
+    numbers = release(found)
+    if untested or numbers is None or OLDEST <= numbers <= NEWEST:
         return None
     side = f"older than {_text(OLDEST)}" if numbers < OLDEST else f"newer than {_text(NEWEST)}"
     return (
-        f"vLLM {found} is {side}, and kernelweld was tested with {tested}; "
+        f"vLLM {found} is {side}, and kernelweld was tested with {tested()}; "
         "KERNELWELD_OPTIONS='{\"untested_vllm\": true}' uses it all the same"
     )
 
