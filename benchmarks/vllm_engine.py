@@ -1,7 +1,8 @@
 """Real vLLM engines with and without kernelweld: tokens, kernels of a decode step, time per output token.
 
-Both engines of a model run vLLM's own default passes; one has kernelweld's pass behind them. All processes
-start side by side, then each is measured alone, both engines of a model in turns.
+One engine of a model runs vLLM's own default passes, the other with the configuration that ``kernelweld
+vllm-config`` prints. All processes start side by side, then each is measured alone, both engines of a model in
+turns.
 
     python benchmarks/vllm_engine.py [--models NAME ...] [--out benchmarks/results/vllm_engine.json]
 """
@@ -34,8 +35,16 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-HOOK = {"inductor_passes": {"post_grad_custom_post_pass": "kernelweld.vllm_pass"}}
 VARIANTS = ("vllm", "kernelweld")
+
+
+def _config(folder: Path) -> dict[str, object]:
+    """What ``kernelweld vllm-config`` prints for a model."""
+    from kernelweld.integrations.vllm.recommended import Serving, recommended
+    from kernelweld.integrations.vllm.versions import installed
+
+    model = json.loads((folder / "config.json").read_text())
+    return recommended(model, Serving(installed())).config
 
 
 class Engine:
@@ -60,7 +69,7 @@ class Engine:
             enable_prefix_caching=False,
             compilation_config={
                 "cudagraph_capture_sizes": list(BATCHES),
-                **(HOOK if variant == "kernelweld" else {}),
+                **(_config(folder) if variant == "kernelweld" else {}),
             },
             **case.engine,
         )
@@ -94,7 +103,7 @@ class Engine:
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
             self.generate(batch, tokens)
             torch.cuda.synchronize()
         events = [e for e in recorded.events() if e.device_type == torch.autograd.DeviceType.CUDA]

@@ -152,3 +152,16 @@ def test_another_lower_takes_the_place_of_one_without_options() -> None:
     ):
         assert str(Pipeline(lowered_by(passes(given), lower))) == expected
     assert str(Pipeline(lowered_by(passes("lower"), lower_of(passes("plan"))))) == "lower"
+
+
+def test_a_name_stands_for_all_welds_of_that_name() -> None:
+    """Where a log tells names of kernels, and no ids."""
+    gm = graph()
+    assert run(f"{PLANNED},only-welds{{without=rms_norm}},lower{{target=triton}}", gm).failure is None
+    assert launched(gm) == 0
+    gm = graph()
+    run(f"{PLANNED},only-welds{{ids=rms_norm}},lower{{target=triton}}", gm)
+    assert launched(gm) == len(IDS)
+    gm = graph()
+    run(f"{PLANNED},only-welds{{without=rope}},lower{{target=triton}}", gm)
+    assert launched(gm) == len(IDS)
