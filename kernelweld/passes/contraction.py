@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from torch import fx
 
+from kernelweld.passes.effects import following
 from kernelweld.passes.tasks.steps import is_feature_slice, is_write, operands_of
 from kernelweld.passes.tasks.views import is_view
 from kernelweld.patterns.aliasing import VIEWS
@@ -20,6 +21,7 @@ class Contraction:
 
     def __init__(self, graph: fx.Graph) -> None:
         self.index = {node: i for i, node in enumerate(graph.nodes)}
+        self._next = following(graph.nodes)
         self._group: dict[fx.Node, frozenset[fx.Node]] = {}
 
     def join(self, members: Iterable[fx.Node]) -> frozenset[fx.Node]:
@@ -39,7 +41,7 @@ class Contraction:
 
     def is_convex(self, members: Collection[fx.Node]) -> bool:
         """Whether no path leaves ``members`` and comes back, so that they can run as one. Views on the
-        way inside do not count.
+        way inside do not count; from a call with effects a path leads to the next one.
         """
         last = max(self.index[node] for node in members)
         seen: set[fx.Node] = set()
@@ -53,8 +55,13 @@ class Contraction:
             group = self.group(node)
             seen |= group
             if min(self.index[n] for n in group) <= last:
-                stack.extend(user for member in group for user in member.users)
+                stack.extend(n for member in group for n in self._followers(member))
         return True
+
+    def _followers(self, node: fx.Node) -> Iterator[fx.Node]:
+        yield from node.users
+        if node in self._next:
+            yield self._next[node]
 
     def _exits(self, members: Collection[fx.Node]) -> Iterator[fx.Node]:
         """The nodes that do outside work on values of ``members``, looking through views. One cache write of

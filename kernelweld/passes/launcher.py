@@ -11,7 +11,6 @@ import torch
 from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 from torch._inductor.fx_passes import post_grad
-from torch._inductor.pattern_matcher import stable_topological_sort
 from torch._prims_common import clone_preserve_strides
 
 from kernelweld.codegen.cache import load
@@ -22,6 +21,7 @@ from kernelweld.codegen.task import WeldProgram, free_symbols
 from kernelweld.codegen.tuning import Tuning
 from kernelweld.ir.origin import WELDED
 from kernelweld.passes.contraction import escaping
+from kernelweld.passes.effects import sort
 from kernelweld.passes.symbols import Size, SymbolNodes
 from kernelweld.passes.tasks.builder import Arguments, build_task
 from kernelweld.passes.tasks.caches import returned, target_of, whole_of
@@ -176,7 +176,7 @@ class Launcher:
 
     def finish(self) -> None:
         """Restores topological order: a consumer may stand before the last step of its weld."""
-        stable_topological_sort(self._graph)
+        sort(self._graph)
 
 
 def _copied(value: torch.Tensor) -> torch.Tensor:

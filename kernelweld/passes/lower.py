@@ -14,6 +14,7 @@ from kernelweld.errors import UnknownName
 from kernelweld.ir import CacheWrite, step_of, word_of
 from kernelweld.ir.word import Word
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.passes.effects import eliminate_dead
 from kernelweld.passes.launcher import Launcher
 from kernelweld.passes.restore import inline_reference, restore_all, restore_operators
 from kernelweld.passes.shared_inputs import write_shared_inputs
@@ -52,7 +53,7 @@ class LowerPass(Pass):
         _inline(gm, [weld for weld in welds if weld not in kernels])
         restored = restore_all(gm)
         write_shared_inputs(gm.graph)
-        gm.graph.eliminate_dead_code()
+        eliminate_dead(gm.graph)
         gm.graph.lint()
         return PassResult(modified=bool(welds) or restored > 0, count=len(welds))
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelweld.ir import Word, word_of
 from kernelweld.ir.expansion import Expanded, expanded, fold
 from kernelweld.ir.origin import ORIGIN, restore_origin
+from kernelweld.passes.effects import sort
 from kernelweld.passes.values import refresh
 
 
@@ -80,4 +80,4 @@ def restore_operators(graph: fx.Graph, found: Sequence[Expanded]) -> None:
     for one in found:
         refresh(fold(one))  # an operator may leave strides that its words do not
     if found:
-        stable_topological_sort(graph)
+        sort(graph)

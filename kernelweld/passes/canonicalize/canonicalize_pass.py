@@ -11,6 +11,7 @@ from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.canonicalize.cse import Seen
 from kernelweld.passes.canonicalize.storage import Storage
 from kernelweld.passes.canonicalize.table import REWRITES
+from kernelweld.passes.effects import eliminate_dead
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class CanonicalizePass(Pass):
             if first is not rewritten:
                 count += 1
                 _replace(rewritten, first, storage)
-        dead = gm.graph.eliminate_dead_code()
+        dead = eliminate_dead(gm.graph)
         return PassResult(bool(count or dead), count)
 
 

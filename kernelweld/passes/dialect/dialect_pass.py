@@ -12,6 +12,7 @@ from kernelweld.ir.origin import source_line
 from kernelweld.ir.report import NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.dialect.bases import read_call_on_bases
+from kernelweld.passes.dialect.boundaries import boundaries
 from kernelweld.passes.dialect.builder import Builder
 from kernelweld.passes.dialect.call import Call, called_name, read_call
 from kernelweld.passes.dialect.ir_operators import FunctionalCall, expand_functional, read_functional
@@ -40,7 +41,8 @@ class DialectPass(Pass):
     all words end up in welds is put back as it was. Operators stand by name in ``table``; what they do not
     say of a call (packed scales, say) leaves it alone and becomes a near miss.
 
-    The write of a row joined of bytes of several dtypes is taken apart in the same way.
+    The write of a row joined of bytes of several dtypes is taken apart in the same way. Operators of
+    ``boundaries`` stay as they are, each kind of them a near miss.
     """
 
     name: ClassVar[str] = "dialect"
@@ -58,6 +60,7 @@ class DialectPass(Pass):
                 context.near_misses.append(_near_miss(node, name, miss.no_match))
         for write in filter(None, map(read_joined, list(gm.graph.nodes))):
             work.split(write)
+        context.near_misses.extend(boundaries(gm.graph.nodes))
         return PassResult(work.count > 0, work.count)
 
 

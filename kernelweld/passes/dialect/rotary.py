@@ -1,7 +1,9 @@
-"""``_C.rotary_embedding``: queries and keys turned in place, by tables looked up in a cache.
+"""``_C.rotary_embedding`` and ``vllm.flashinfer_rotary_embedding``: queries and keys turned in place, by
+tables looked up in a cache.
 
 Kernels whose schema has ``rope_dim_offset`` compute in float32 and round once, with a cache of any dtype;
-those before round each product to the dtype of the queries, which is that of the cache.
+those before round each product to the dtype of the queries, which is that of the cache. FlashInfer's round
+once, with a cache in float32.
 """
 
 from __future__ import annotations
@@ -23,6 +25,16 @@ def rotary_embedding(call: Call, build: Builder) -> Sequence[fx.Node]:
     """``rotary_embedding(positions, query!, key!?, head_size, cos_sin_cache, is_neox, rope_dim_offset,
     inverse)``.
     """
+    return _turned(call, build, once=call.has("rope_dim_offset"))
+
+
+def flashinfer_rotary_embedding(call: Call, build: Builder) -> Sequence[fx.Node]:
+    """``flashinfer_rotary_embedding(positions, query!, key!, head_size, cos_sin_cache, is_neox)``."""
+    return _turned(call, build, once=True)
+
+
+def _turned(call: Call, build: Builder, *, once: bool) -> Sequence[fx.Node]:
+    """The heads that ``call`` turns; products are rounded unless it rounds ``once``."""
     positions, query, key = cast("tuple[fx.Node, fx.Node, fx.Node | None]", call.values[:3])
     head_size, cache, is_neox = cast("tuple[int, fx.Node, bool]", call.values[3:6])
     offset, inverse = cast("tuple[int, bool]", call.values[6:8] or (0, False))
@@ -35,7 +47,7 @@ def rotary_embedding(call: Call, build: Builder) -> Sequence[fx.Node]:
     shapes = [_heads(x, head_size) for x in turned]
     tables = build.shared_words(RopeTable(source="cache", layout="half", dtype=dtype), positions, cache)
     cos, sin = (build.unsqueezed(table, 1) for table in tables)
-    style, once = "neox" if is_neox else "interleaved", call.has("rope_dim_offset")
+    style = "neox" if is_neox else "interleaved"
     results = []
     for x, shape in zip(turned, shapes, strict=True):
         kept = dtype_of(x) or torch.float32

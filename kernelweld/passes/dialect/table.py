@@ -37,6 +37,7 @@ OPERATORS: Mapping[str, Expand] = MappingProxyType(
         "_C.silu_and_mul_nvfp4_quant": fp4.silu_and_mul_nvfp4_quant,
         "_C.silu_and_mul_per_block_quant": gates.silu_and_mul_per_block_quant,
         "_C.rotary_embedding": rotary.rotary_embedding,
+        "vllm.flashinfer_rotary_embedding": rotary.flashinfer_rotary_embedding,
         "_C_cache_ops.reshape_and_cache_flash": caches.reshape_and_cache_flash,
         "_C_cache_ops.concat_and_cache_mla": caches.concat_and_cache_mla,
         "_C_cache_ops.indexer_k_quant_and_cache": caches.indexer_k_quant_and_cache,
