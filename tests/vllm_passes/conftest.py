@@ -16,7 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "dialect")]
 
 @pytest.fixture(autouse=True)
 def as_in_vllm() -> Iterator[None]:
-    """``_C`` and ``vllm`` for good, ``vllm_ir`` for a test, calls in the first form of ``auto_functionalized``."""
+    """``_C`` and ``vllm`` for good, ``vllm_ir`` for a test; the first form of ``auto_functionalized``."""
     from engine import define_engine
     from vllm_ir_operators import define, rounds_to_weight
 

@@ -43,7 +43,11 @@ def inputs() -> list[Tensor]:
 def test_each_of_four_norms_is_a_weld_behind_its_sum(quant: str | None) -> None:
     outcome = weld(Summed("ir", quant), inputs())
     codes = "_quant" if quant else ""
-    assert outcome.welds == [f"rms_norm{codes}", *[f"residual_add_rms_norm{codes}"] * 2, "residual_add_rms_norm"]
+    assert outcome.welds == [
+        f"rms_norm{codes}",
+        *[f"residual_add_rms_norm{codes}"] * 2,
+        "residual_add_rms_norm",
+    ]
     (miss,) = outcome.misses
     assert miss.kind == "vllm.all_reduce" and miss.rule == "operator"
     assert "waits for other GPUs, which no generated kernel does (4 calls in this graph)" in miss.reason
@@ -85,7 +89,8 @@ def two_groups(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 def test_norms_before_and_behind_independent_sums_share_launches() -> None:
     """The order of the sums, which all GPUs come to, allows that."""
     outcome = weld(two_groups, [rand(8, HIDDEN), rand(HIDDEN)])
-    assert outcome.welds == ["rms_norm", "rms_norm"] and outcome.log == ["all_reduce left", "all_reduce right"]
+    assert outcome.welds == ["rms_norm", "rms_norm"]
+    assert outcome.log == ["all_reduce left", "all_reduce right"]
     outcome.check()
 
 
@@ -101,7 +106,10 @@ def crossed(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 def in_source_order(graph: fx.Graph) -> None:
     """Undoes what Inductor moves for locality."""
-    sums = {node.args[1]: node for node in graph.find_nodes(op="call_function", target=torch.ops.vllm.all_reduce.default)}
+    sums = {
+        node.args[1]: node
+        for node in graph.find_nodes(op="call_function", target=torch.ops.vllm.all_reduce.default)
+    }
     (norm,) = sums["third"].users
     sums["second"].append(sums["third"])
     sums["third"].append(norm)
@@ -131,4 +139,6 @@ def test_functional_calls_stay_functional() -> None:
     outcome = weld(fused_all_reduce, [rand(8, HIDDEN), rand(8, HIDDEN), rand(HIDDEN), torch.ones(1)])
     nodes = outcome.graph.gm.graph.nodes
     assert sum(node.target is auto_functionalized for node in nodes) == 1
-    assert not any(node.target is torch.ops.vllm.flashinfer_trtllm_fused_allreduce_norm.default for node in nodes)
+    assert not any(
+        node.target is torch.ops.vllm.flashinfer_trtllm_fused_allreduce_norm.default for node in nodes
+    )

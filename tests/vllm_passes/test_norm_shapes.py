@@ -1,5 +1,5 @@
-"""vLLM's tests of norms in other surroundings: test_fuse_mla_dual_rms_norm, test_double_aiter_rms_quant_fusion,
-test_rmsnorm_reshape_fusion, test_fuse_act_padding.
+"""vLLM's tests of norms in other surroundings: test_fuse_mla_dual_rms_norm, test_rmsnorm_reshape_fusion,
+test_double_aiter_rms_quant_fusion, test_fuse_act_padding.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def other_sum_then_norm(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor,
         (other_sum_then_norm, "residual_add_rms_norm"),
     ],
 )
-def test_a_view_behind_a_norm_hides_neither_the_norm_nor_the_sum(fn: Callable[..., object], name: str) -> None:
+def test_a_view_behind_a_norm_hides_neither_the_norm_nor_the_sum(
+    fn: Callable[..., object], name: str
+) -> None:
     outcome = weld(fn, [rand(2, 7, 32), rand(2, 7, 32), rand(32)], dynamic=())
     assert outcome.welds == [name] and outcome.misses == []
     outcome.check()

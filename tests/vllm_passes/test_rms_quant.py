@@ -26,11 +26,15 @@ CASES = [
 class Layers(nn.Module):
     """Linear layers in fp8, and a norm before and behind each."""
 
-    def __init__(self, norm: str, quant: str, linears: int = 2, eps: float = 1e-6, dtype: torch.dtype = bf16) -> None:
+    def __init__(
+        self, norm: str, quant: str, linears: int = 2, eps: float = 1e-6, dtype: torch.dtype = bf16
+    ) -> None:
         super().__init__()
         self.norm, self.add_norm = NORMS[norm]
         self.quantize, self.eps = QUANTS[quant], eps
-        self.norms = nn.ParameterList(nn.Parameter(torch.rand(HIDDEN).to(dtype) + 0.5) for _ in range(linears + 1))
+        self.norms = nn.ParameterList(
+            nn.Parameter(torch.rand(HIDDEN).to(dtype) + 0.5) for _ in range(linears + 1)
+        )
         self.linears = nn.ParameterList(
             nn.Parameter((torch.randn(HIDDEN, HIDDEN) * 0.05).to(dtype)) for _ in range(linears)
         )

@@ -24,7 +24,9 @@ LAYER = "model.layers.0.self_attn.attn"
     [("ir", "custom", True), ("custom", "flashinfer", False), ("native", "native", True)],
     ids=["ir custom", "custom flashinfer", "native"],
 )
-def test_both_norms_and_both_rotations_are_one_weld(norm: str, turn: Turn, is_neox: bool, parts: Parts) -> None:
+def test_both_norms_and_both_rotations_are_one_weld(
+    norm: str, turn: Turn, is_neox: bool, parts: Parts
+) -> None:
     """vLLM's pattern needs the operator for the rotation (#28042) and one split (#33295)."""
     model = QueriesAndKeys(Geometry(16, 4, 128, 128, is_neox), norm, turn, parts)
     outcome = weld(model, model.inputs(), dynamic=(0, 1) if turn != "native" else ())
@@ -92,7 +94,9 @@ def test_norms_and_rotations_are_one_weld_before_the_write_to_the_cache(name: st
     assert miss.kind == "vllm.unified_kv_cache_update" and miss.rule == "operator"
     assert "writes to a cache that is no input of the graph" in miss.reason
     assert "_C_cache_ops.reshape_and_cache_flash" in miss.remedy
-    assert outcome.count(torch.ops.vllm.unified_kv_cache_update.default) == 1 and outcome.log == [f"write {LAYER}"]
+    assert outcome.count(torch.ops.vllm.unified_kv_cache_update.default) == 1 and outcome.log == [
+        f"write {LAYER}"
+    ]
     outcome.check()
 
 

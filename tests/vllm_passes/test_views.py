@@ -91,7 +91,9 @@ def rotated_parts(reread: bool) -> Callable[..., object]:
 @pytest.mark.parametrize("reread", [False, True], ids=["parts", "whole"])
 def test_parts_rotated_in_place_are_welded_and_what_they_are_parts_of_has_them(reread: bool) -> None:
     """#23953: who reads the projections after the rotation sees it."""
-    outcome = weld(rotated_parts(reread), [rand(5, 32), torch.arange(5), rand(32, 1024) * 0.2], dynamic=(0, 1))
+    outcome = weld(
+        rotated_parts(reread), [rand(5, 32), torch.arange(5), rand(32, 1024) * 0.2], dynamic=(0, 1)
+    )
     assert outcome.welds == ["rope"] and outcome.misses == []
     assert outcome.count(torch.ops.aten.slice_scatter.default) == (2 if reread else 0)
     outcome.check()

@@ -46,8 +46,8 @@ BOUNDARIES: Mapping[str, Boundary] = MappingProxyType(
         "vllm.unified_kv_cache_update": _cache("_C_cache_ops.reshape_and_cache_flash"),
         "vllm.unified_mla_kv_cache_update": _cache("_C_cache_ops.concat_and_cache_mla"),
         "vllm.all_reduce": _collective(
-            "vLLM's own pass fuse_allreduce_rms makes one call of it and the norm behind it, which then is left "
-            "as it is."
+            "vLLM's own pass fuse_allreduce_rms makes one call of it and the norm behind it, which then is "
+            "left as it is."
         ),
         "vllm.reduce_scatter": _collective(),
         "vllm.all_gather": _collective(),
