@@ -35,7 +35,7 @@ class Geometry:
 
 
 class QueriesAndKeys(nn.Module):
-    """Rotated queries and keys, and values; with ``layer`` also written to its cache. The dummy is a result."""
+    """Rotated queries and keys, and values; with ``layer`` also the dummy of their write to its cache."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ def _parts(qkv: Tensor, widths: list[int], how: Parts) -> tuple[Tensor, Tensor, 
 
 
 def latent(is_neox: bool, turn: Turn, kind: str = "auto") -> tuple[Callable[..., object], list[Tensor]]:
-    """Queries and a latent of MLA in small: heads of 8 and 16 turned, a latent of 32 with 16 turned beside it."""
+    """Queries and a latent of MLA in small: heads of 8 and 16 turned, a latent of 32 and 16 turned."""
     angles = torch.rand(PLACES, 8) * 6
     cache = torch.cat([angles.cos(), angles.sin()], -1).to(bf16)
 

@@ -56,7 +56,7 @@ def inputs() -> list[Tensor]:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_one_fused_call_is_still_one_launch(name: str) -> None:
-    outcome = weld(FUSED[name], inputs(), dynamic=())
+    outcome = weld(FUSED[name], inputs())
     assert outcome.graph.kernels + len(outcome.graph.operators) == 1
     assert len(outcome.welds) == outcome.graph.kernels
     outcome.check()
@@ -72,7 +72,7 @@ def with_sum_before(fused: Chain) -> Chain:
 
 @pytest.mark.parametrize("name", ["_C.rms_norm_static_fp8_quant", "_C.rms_norm_dynamic_per_token_quant"])
 def test_a_fused_call_is_taken_in_with_the_sum_before_it(name: str) -> None:
-    outcome = weld(with_sum_before(FUSED[name]), inputs(), dynamic=())
+    outcome = weld(with_sum_before(FUSED[name]), inputs())
     (welded,) = outcome.welds
     assert welded.startswith("residual_add_rms_norm_quant") and outcome.graph.operators == []
     outcome.check()
@@ -123,7 +123,7 @@ OPAQUE = {
 @pytest.mark.parametrize("name", OPAQUE)
 def test_an_operator_without_words_is_left_between_its_welds(name: str) -> None:
     namespace, _, operator = name.partition("::")
-    outcome = weld(between_norms(OPAQUE[name]), [rand(5, N), rand(N)], dynamic=())
+    outcome = weld(between_norms(OPAQUE[name]), [rand(5, N), rand(N)])
     check_left_alone(outcome, getattr(getattr(torch.ops, namespace), operator).default)
 
 

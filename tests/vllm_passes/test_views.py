@@ -41,7 +41,7 @@ def test_views_and_slices_of_everything_hide_no_weld() -> None:
 
 @pytest.mark.parametrize("fn", [without_the_last_row, over_all_rows_but_one])
 def test_a_slice_up_to_the_last_row_is_no_slice_of_everything(fn: Callable[..., Tensor]) -> None:
-    outcome = weld(fn, [rand(8, 64), rand(64), torch.tensor([0.02])], dynamic=())
+    outcome = weld(fn, [rand(8, 64), rand(64), torch.tensor([0.02])])
     assert "rms_norm" in outcome.welds and "rms_norm_quant" not in outcome.welds
     outcome.check()
 
@@ -50,7 +50,7 @@ def test_a_slice_up_to_the_last_row_is_no_slice_of_everything(fn: Callable[..., 
 def test_slices_in_place_of_a_split_are_welded_as_what_they_are(parts: Parts) -> None:
     """Three slices that together are a split are one to vLLM; those that overlap must not be."""
     model = QueriesAndKeys(Geometry(4, 2, 64, 64), turn="native", parts=parts)
-    outcome = weld(model, model.inputs(), dynamic=())
+    outcome = weld(model, model.inputs())
     assert outcome.welds == ["rms_norm_rope"] and outcome.misses == []
     outcome.check()
 
@@ -71,7 +71,7 @@ def test_parts_that_are_no_split_keep_their_values(name: str) -> None:
     def norms(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         return tuple(ir_norm(part, w, EPS) for part in parts(x @ torch.eye(224).to(x.dtype)))
 
-    outcome = weld(norms, [rand(6, 224), rand(64)], dynamic=())
+    outcome = weld(norms, [rand(6, 224), rand(64)])
     assert sum(len(w.chains) for w in outcome.result.context.plan.welds) == 3  # type: ignore[union-attr]
     outcome.check()
 
@@ -91,9 +91,7 @@ def rotated_parts(reread: bool) -> Callable[..., object]:
 @pytest.mark.parametrize("reread", [False, True], ids=["parts", "whole"])
 def test_parts_rotated_in_place_are_welded_and_what_they_are_parts_of_has_them(reread: bool) -> None:
     """#23953: who reads the projections after the rotation sees it."""
-    outcome = weld(
-        rotated_parts(reread), [rand(5, 32), torch.arange(5), rand(32, 1024) * 0.2], dynamic=(0, 1)
-    )
+    outcome = weld(rotated_parts(reread), [rand(5, 32), torch.arange(5), rand(32, 1024) * 0.2])
     assert outcome.welds == ["rope"] and outcome.misses == []
     assert outcome.count(torch.ops.aten.slice_scatter.default) == (2 if reread else 0)
     outcome.check()
@@ -109,7 +107,7 @@ def test_a_residual_written_in_place_is_no_copy(norm: str) -> None:
             x, residual = add_norm(x @ p, residual @ p, w, EPS)
         return x, residual
 
-    outcome = weld(chain, [rand(8, 64), rand(8, 64), rand(64), rand(64, 64) * 0.1], dynamic=())
+    outcome = weld(chain, [rand(8, 64), rand(8, 64), rand(64), rand(64, 64) * 0.1])
     graph = outcome.graph.gm.graph
     assert outcome.welds == ["residual_add_rms_norm"] * 2 and outcome.graph.operators == []
     assert outcome.count(torch.ops.aten.clone.default) == 0
