@@ -5,8 +5,9 @@ each match that vLLM counts, and none where it counts none. vLLM's tests are tho
 
 test_fusion, fp8: test_rms_quant
     Equal; a norm without codes behind it is a weld too.
-test_fusion, norms decomposed (older releases): test_rms_quant
-    Differs: the first norm, which has elementwise steps alone before it, is left to Inductor. Fewer launches.
+test_fusion, codes decomposed (-quant_fp8): test_rms_quant
+    Differs: the first norm, which has an activation alone before it, is left to Inductor, whose one kernel
+    for all of it is a launch less. Behind a linear layer it is equal.
 test_fusion, NVFP4: test_rms_quant, tests/dialect/test_fp4
     Equal for scales in rows and in full tiles. Differs for tiles that the rows do not fill: not welded.
 test_fusion, weights of another dtype (no match there): test_rms_quant
@@ -26,8 +27,8 @@ test_mla_rope_kvcache_cat_fusion: test_rope_cache
 test_qk_norm_rope_fusion: test_rope_cache
     Equal; also decomposed and partial rotations, and heads of any size.
 test_rope_kvcache_fusion, test_rocm_aiter_qk_norm_rope_kvcache_fusion: test_rope_cache
-    Differs: norms and rotations are a weld, the write is a call behind it as above. Where caches and slots are
-    inputs it is in the weld (tests/dialect/test_chains).
+    Differs: norms and rotations are a weld, the write is a call behind it as above. Where caches and slots
+    are inputs it is in the weld (tests/dialect/test_chains).
 test_fuse_mla_dual_rms_norm: test_norm_shapes
     Equal: two row tasks of one launch.
 test_double_aiter_rms_quant_fusion: test_norm_shapes
@@ -37,15 +38,15 @@ test_rmsnorm_reshape_fusion: test_norm_shapes
 test_fuse_act_padding: test_norm_shapes
     Differs: three welds for three matches, but the zeros are written by Inductor.
 test_noop_elimination, test_split_coalescing, test_scatter_split_replace: test_views
-    Equal in what they are for: the weld behind such views. What is no split, and no slice of everything, keeps
-    its values.
+    Equal in what they are for: the weld behind such views. What is no split, and no slice of everything,
+    keeps its values.
 test_functionalization: test_views, test_fused, tests/dialect/test_whole
     Equal in what it is for: no copies of what is written. Calls without words stay functional.
 test_pass_manager, test_vllm_fusion_pattern_matcher_pass: vLLM's own machinery.
 
 Faults of vLLM's passes, by their numbers there: #50903, #28042, #33295, #40587, #48671, #53115
-test_rope_cache; #48324, #44694 test_rms_quant; #29631, #23953 test_views; #33945 test_attention_quant; #42411,
-#42543, #52383 test_norm_shapes; #44574, #24542, #56041 test_effects; #33255 tests/dialect/test_aligned.
+test_rope_cache; #48324, #44694 test_rms_quant; #29631, #23953 test_views; #33945 test_attention_quant;
+#42411, #42543, #52383 test_norm_shapes; #44574, #24542, #56041 test_effects; #33255 tests/dialect/test_aligned.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 import torch
 from graphs import graph_of, rand, same
 from harness import weld
-from spellings import ir_norm
+from spellings import custom_norm, ir_norm
 from torch import Tensor, fx, nn
 from torch._inductor.fx_passes.control_dependencies import control_deps
 
@@ -119,7 +119,7 @@ def test_a_copy_that_only_changes_how_a_value_lies_is_kept(
     """#44574: without the copy a kernel for states read columns as rows."""
 
     def mixer(x: Tensor, w: Tensor) -> Tensor:
-        normed = ir_norm(x, w, EPS)
+        normed = custom_norm(x, w, EPS)
         given = normed.t().contiguous() if in_rows else normed.t().contiguous().t()
         return torch.ops.mixer.scan(given)
 

@@ -12,11 +12,13 @@ from spellings import LIMIT, NORMS, QUANTS, custom_static, ir_add_norm, scaled_m
 from torch import Tensor, nn
 
 HIDDEN = 256
-CODED = {"static": "quant", "native static": "quant", "native token": "quant"}
+CODED = {"static": "quant"}
 
 #: Of vLLM's product of spellings, each norm and each quantization.
 CASES = [
-    *(("ir", quant) for quant in QUANTS if quant != "static"),
+    ("ir", "token"),
+    ("ir", "group 128"),
+    ("ir", "group 64"),
     ("custom", "static"),
     ("custom", "token"),
     ("custom", "group 64"),
@@ -27,9 +29,17 @@ class Layers(nn.Module):
     """Linear layers in fp8, and a norm before and behind each."""
 
     def __init__(
-        self, norm: str, quant: str, linears: int = 2, eps: float = 1e-6, dtype: torch.dtype = bf16
+        self,
+        norm: str,
+        quant: str,
+        linears: int = 2,
+        eps: float = 1e-6,
+        dtype: torch.dtype = bf16,
+        *,
+        activation: bool = True,
     ) -> None:
         super().__init__()
+        self.activation = activation
         self.norm, self.add_norm = NORMS[norm]
         self.quantize, self.eps = QUANTS[quant], eps
         self.norms = nn.ParameterList(
@@ -40,7 +50,7 @@ class Layers(nn.Module):
         )
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        x = residual = torch.relu(x)
+        x = residual = torch.relu(x) if self.activation else x
         y = self.norm(x, self.norms[0], self.eps)
         for linear, weight in zip(self.linears, self.norms[1:], strict=True):
             x = scaled_mm(*self.quantize(y, scale), linear, x.dtype)
@@ -78,14 +88,29 @@ def test_any_epsilon_and_float16_do() -> None:
     outcome.check()
 
 
-def test_where_all_is_decomposed_the_first_norm_is_left_to_inductor() -> None:
-    """With nothing but elementwise steps before it Inductor makes one kernel of all of it; vLLM's release of
-    this spelling counted three.
-    """
-    outcome = through(Layers("native", "native static"))
+PLAIN = [("native", "native static"), ("ir", "native static"), ("ir", "native token")]
+
+
+@pytest.mark.parametrize(("norm", "quant"), PLAIN, ids=[f"{norm} {quant}" for norm, quant in PLAIN])
+def test_a_norm_that_has_only_plain_steps_around_is_left_to_inductor(norm: str, quant: str) -> None:
+    """The first norm, which stands behind an activation: Inductor makes one kernel of all of it."""
+    outcome = through(Layers(norm, quant))
     assert outcome.welds == ["residual_add_rms_norm_quant", "residual_add_rms_norm"]
     assert [miss.kind for miss in outcome.misses] == ["rms_norm", "quant"]
     assert all("one launch more" in miss.reason and miss.rule == "cost" for miss in outcome.misses)
+    outcome.check()
+
+
+@pytest.mark.parametrize(("norm", "quant"), PLAIN, ids=[f"{norm} {quant}" for norm, quant in PLAIN])
+def test_behind_a_linear_layer_plain_codes_are_welded_with_every_norm(norm: str, quant: str) -> None:
+    model, linear = Layers(norm, quant, activation=False), torch.eye(HIDDEN, dtype=bf16)
+    outcome = weld(lambda x, scale: model(x @ linear, scale), [rand(5, HIDDEN), torch.tensor([0.02])])
+    assert sorted(outcome.welds) == [
+        "residual_add_rms_norm",
+        "residual_add_rms_norm_quant",
+        "rms_norm_quant",
+    ]
+    assert outcome.misses == []
     outcome.check()
 
 

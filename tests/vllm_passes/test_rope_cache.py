@@ -31,8 +31,8 @@ LAYER = "model.layers.0.self_attn.attn"
 def test_both_norms_and_both_rotations_are_one_weld(
     norm: str, turn: Turn, is_neox: bool, parts: Parts
 ) -> None:
-    """vLLM's pattern needs the operator for the rotation (#28042) and one split (#33295), and tripped over one
-    symbol in both arguments that FlashInfer's writes (#40587).
+    """vLLM's pattern needs the operator for the rotation (#28042) and one split (#33295), and tripped over
+    one symbol in both arguments that FlashInfer's writes (#40587).
     """
     model = QueriesAndKeys(Geometry(16, 4, 128, 128, is_neox), norm, turn, parts)
     outcome = weld(model, model.inputs(), dynamic=(0, 1) if turn == "flashinfer" else ())

@@ -12,7 +12,8 @@ from attention import Geometry, Parts, QueriesAndKeys
 from graphs import rand
 from harness import weld
 from spellings import NORMS, custom_static, ir_norm
-from torch import Tensor
+from torch import Tensor, fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
 EPS = 1e-6
 
@@ -118,3 +119,24 @@ def test_a_residual_written_in_place_is_no_copy(norm: str) -> None:
         written = [call.kwargs["kwargs"][name] for name in call.kwargs["tensors_to_clone"]]
         assert all(buffer.target is torch.ops.aten.empty.memory_format for buffer in written)
     outcome.check()
+
+
+def test_one_value_for_both_arguments_that_are_written_is_left_alone() -> None:
+    """The results are two copies of it, written each on its own."""
+
+    def chain(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.relu(x)
+        return NORMS["custom"][1](x.clone(), x.clone(), w, EPS)
+
+    outcome = weld(chain, [rand(8, 64), rand(64)], edit=given_twice)
+    assert outcome.welds == [] and len(outcome.graph.operators) == 1
+    (reason,) = outcome.reasons("_C.fused_add_rms_norm")
+    assert "writes to two copies of %" in reason
+    outcome.check()
+
+
+def given_twice(graph: fx.Graph) -> None:
+    """Leaves out copies, as the functional call makes its own."""
+    (call,) = graph.find_nodes(op="call_function", target=auto_functionalized)
+    (x,) = graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+    call.kwargs = {**call.kwargs, "input": x, "residual": x}

@@ -118,7 +118,11 @@ def _name(called: OpOverload) -> str:
 
 
 def read_call(node: fx.Node) -> Call | None:
-    """The call that ``node`` is, or None."""
+    """The call that ``node`` is, or None.
+
+    Raises:
+        Miss: one value is given for two arguments that are written, which then are two results.
+    """
     if node.op != "call_function" or node.target is not auto_functionalized:
         return None
     called = node.args[0]
@@ -127,6 +131,9 @@ def read_call(node: fx.Node) -> Call | None:
     arguments = called._schema.arguments
     values = tuple(node.kwargs.get(a.name, a.default_value) for a in arguments)
     written = [value for a, value in zip(arguments, values, strict=True) if is_written(a)]
+    twice = next((v for v in written if isinstance(v, fx.Node) and written.count(v) > 1), None)
+    if twice is not None:
+        raise Miss("%{} writes to two copies of %{}", node, node, twice)
     found = {arg: result_of(node, i) for i, arg in enumerate(written, 1) if isinstance(arg, fx.Node)}
     return Call(node, called, values, {arg: result for arg, result in found.items() if result is not None})
 
