@@ -46,7 +46,8 @@ test_pass_manager, test_vllm_fusion_pattern_matcher_pass: vLLM's own machinery.
 
 Faults of vLLM's passes, by their numbers there: #50903, #28042, #33295, #40587, #48671, #53115
 test_rope_cache; #48324, #44694 test_rms_quant; #29631, #23953 test_views; #33945 test_attention_quant;
-#42411, #42543, #52383 test_norm_shapes; #44574, #24542, #56041 test_effects; #33255 tests/dialect/test_aligned.
+#42411, #42543, #52383 test_norm_shapes; #44574, #24542, #56041 test_effects; #33255
+tests/dialect/test_aligned.
 """
 
 from __future__ import annotations

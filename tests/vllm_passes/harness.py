@@ -62,8 +62,8 @@ def weld(
     edit: Callable[[torch.fx.Graph], None] | None = None,
 ) -> Outcome:
     """``fn`` through the pipeline. The first dimension of the inputs numbered ``dynamic`` is a symbol, as
-    that of all is in vLLM; it costs time, so a few cases have it. ``edit`` changes the captured graph before, as a
-    pass of vLLM does.
+    that of all is in vLLM; it costs time, so a few cases have it. ``edit`` changes the captured graph before,
+    as a pass of vLLM does.
     """
     graph = graph_of(fn, inputs, dynamic=dynamic)
     if edit is not None:
