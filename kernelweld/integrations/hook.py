@@ -16,7 +16,6 @@ import torch
 import triton
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.pattern_matcher import stable_topological_sort
 
 import kernelweld
 from kernelweld.codegen.interpreter import interpreting
@@ -25,6 +24,7 @@ from kernelweld.errors import KernelweldWarning, PassFailed
 from kernelweld.integrations import dump
 from kernelweld.integrations.offered import offers
 from kernelweld.ir.report import GraphReport
+from kernelweld.passes.effects import sort
 from kernelweld.passes.pipeline import DEFAULT, Pipeline, module_of
 from kernelweld.passes.restore import restore_all
 from kernelweld.passes.summary import run_reported
@@ -72,7 +72,7 @@ class KernelweldPass(CustomGraphPass):
 
     def weld(self, graph: fx.Graph) -> Welded:
         """Runs the pipeline in place, and says what it did. With ``strict`` raises PassFailed."""
-        stable_topological_sort(graph)  # passes of an engine leave nodes before what they read
+        sort(graph)  # passes of an engine leave nodes before what they read
         pipeline = Pipeline.from_text(self.pipeline, strict=self.strict, tuning=self.tuning)
         dumped = dump.dump(module_of(graph)) if dump.wanted() else None
         result, report = run_reported(pipeline, graph)

@@ -23,7 +23,7 @@ test_fusion_attn, test_mla_attn_quant_fusion: test_attention_quant
     Differs: the codes are a weld behind attention, whose kernel is not ours to change.
 test_mla_rope_kvcache_cat_fusion: test_rope_cache
     Differs: both rotations are a weld, the write to the cache is a call behind it, for its cache is no input
-    of the graph. With an operator for the rotation nothing is welded: it is one launch already.
+    of the graph.
 test_qk_norm_rope_fusion: test_rope_cache
     Equal; also decomposed and partial rotations, and heads of any size.
 test_rope_kvcache_fusion, test_rocm_aiter_qk_norm_rope_kvcache_fusion: test_rope_cache
