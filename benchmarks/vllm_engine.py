@@ -1,8 +1,8 @@
 """Real vLLM engines with and without kernelweld: tokens, kernels of a decode step, time per output token.
 
 One engine of a model runs vLLM's own default passes, the other with the configuration that ``kernelweld
-vllm-config`` prints. All processes start side by side, then each is measured alone, both engines of a model in
-turns.
+vllm-config`` prints. All processes start side by side, then each is measured alone, both engines of a model
+in turns.
 
     python benchmarks/vllm_engine.py [--models NAME ...] [--out benchmarks/results/vllm_engine.json]
 """
@@ -95,7 +95,7 @@ class Engine:
         return (times[1] - times[0]) / DECODED * 1e6
 
     def kernels(self, batch: int) -> tuple[Counter[str], float]:
-        """The kernels of 8 decode steps and the microseconds they ran, from two runs of which one is longer."""
+        """The kernels of 8 decode steps and the microseconds they ran: what the longer of two runs has more."""
         (long, long_us), (short, short_us) = (self._profiled(batch, n) for n in (17, 9))
         return long - short, long_us - short_us
 

@@ -1,4 +1,4 @@
-"""Why ``vllm-config`` turns two of vLLM's fusions off: fused they are left alone, apart they are a weld."""
+"""Why ``vllm-config`` turns two of vLLM's fusions off: apart the chain is a weld in any layout of scales."""
 
 from __future__ import annotations
 
@@ -53,18 +53,30 @@ def gate_fused(x: Tensor, projection: Tensor, weight: Tensor) -> tuple[Tensor, .
     return out, scales
 
 
+def gate_fused_in_columns_with_gaps(x: Tensor, projection: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    both = x @ projection
+    half = both[:, :N]
+    out, scales = torch.empty(half.shape, dtype=E4M3), aligned(half, N // GROUP)
+    torch.ops._C.silu_and_mul_per_block_quant(out, both, scales, GROUP, None, True)
+    return out, scales
+
+
+NORM, GATE = "residual_add_rms_norm_quant_scale_quant", "gate_mul_quant_scale_quant"
+
+
 @pytest.mark.parametrize("dynamic", [(), (0,)], ids=["static", "symbolic"])
 @pytest.mark.parametrize(
     ("chain", "weld", "kept"),
     [
-        (norm_apart, "residual_add_rms_norm_quant_scale_quant", None),
-        (norm_fused, None, "_C.rms_norm_per_block_quant.default"),
-        (gate_apart, "gate_mul_quant_scale_quant", None),
-        (gate_fused, None, "_C.silu_and_mul_per_block_quant.default"),
+        (norm_apart, NORM, None),
+        (norm_fused, NORM, None),
+        (gate_apart, GATE, None),
+        (gate_fused, GATE, None),
+        (gate_fused_in_columns_with_gaps, None, "_C.silu_and_mul_per_block_quant.default"),
     ],
-    ids=["norm apart", "norm fused", "gate apart", "gate fused"],
+    ids=["norm apart", "norm fused", "gate apart", "gate fused", "gate fused, gaps"],
 )
-def test_apart_is_one_weld_and_fused_is_left_alone(
+def test_what_becomes_of_both(
     chain: Chain, weld: str | None, kept: str | None, dynamic: tuple[int, ...]
 ) -> None:
     graph = graph_of(chain, [rand(T, 32), rand(32, 2 * N), rand(N)], dynamic=dynamic, stop=True)

@@ -117,12 +117,12 @@ def _norm_and_gate(model: Config, serving: Serving) -> Iterator[Field]:
     """vLLM's two fusions with codes, which it turns on where codes are its own operator."""
     quantization = _quantization(model)
     if serving.device == "cuda" and in_blocks(quantization):
-        whole = "vLLM would turn it on for these weights and make one operator of"
-        alone = (
-            "which kernelweld leaves alone; apart they are one weld, which is faster (docs/performance.md:"
+        apart = (
+            "apart they are one weld in any layout of scales; vLLM's operator for both becomes a weld too, "
+            "but not in every layout, and is slower where it stays (docs/performance.md:"
         )
-        yield Field(_NORM, f"{whole} norm and codes, {alone} add + norm + group fp8)", value=False)
-        yield Field(_GATE, f"{whole} gate and codes, {alone} silu gate + group fp8)", value=False)
+        yield Field(_NORM, f"norm and codes: {apart} add + norm + group fp8)", value=False)
+        yield Field(_GATE, f"gate and codes: {apart} silu gate + group fp8)", value=False)
         return
     yield Field(_NORM, "off unless norms or codes are custom operators, which by default they are not")
     if "nvfp4" in json.dumps(quantization).lower():
