@@ -1,0 +1,90 @@
+"""Qwen3 in a real vLLM engine: with and without the hook, from vLLM's compile cache, by vLLM's transformers
+backend, and where there is nothing to weld.
+
+Compilation is in vLLM's own mode, as on a GPU (``engines.keep_mode``): pieces between attention, behind
+vLLM's own passes, with artefacts kept.
+"""
+
+from __future__ import annotations
+
+import pytest
+from engine_runs import assert_welded, hook, run, welds, words
+
+pytestmark = pytest.mark.slow
+
+STARTS = [
+    run("plain", "qwen3", keep_mode=True),
+    run("cold", "qwen3", keep_mode=True, **hook()),
+    run("warm", "qwen3", keep_mode=True, **hook()),
+    run("transformers", "qwen3", keep_mode=True, model_impl="transformers", **hook()),
+    run("transformers plain", "qwen3", keep_mode=True, model_impl="transformers"),
+]
+
+
+def test_tokens_are_the_same_and_every_word_of_the_modules_is_read(engines) -> None:  # noqa: ANN001
+    seen = engines(STARTS)
+    assert_welded(seen["plain"], seen["cold"])
+    first, middle, last = seen["cold"].pieces
+    assert {piece["tokens"] for piece in (first, middle, last)} == {"1..512"}
+    assert seen["cold"].lines[0].startswith("piece 1, 1..512 tokens: 1 weld of ")
+
+
+def test_a_second_start_loads_what_was_welded_and_no_pass_runs(engines) -> None:  # noqa: ANN001
+    seen = engines(STARTS)
+    cold, warm = seen["cold"], seen["warm"]
+    assert (cold.loaded, warm.loaded) == (0, 1)
+    assert warm.error == "" and warm.pieces == []
+    (line,) = warm.lines
+    assert line == cold.summaries[0].replace("active:", "active, from vLLM's compile cache:")
+    assert warm.tokens == cold.tokens
+
+
+def test_the_transformers_backend_gets_the_same_welds(engines) -> None:  # noqa: ANN001
+    seen = engines(STARTS)
+    own, other = seen["cold"], seen["transformers"]
+    assert_welded(seen["transformers plain"], other)
+    assert other.expected == own.expected
+    assert welds(other.pieces) == welds(own.pieces)
+    for kind in ("rms_norm", "rope", "gate_mul", "residual_add"):
+        assert words(other.pieces)[kind] == words(own.pieces)[kind]
+
+
+NOTHING = [
+    run("eager", "qwen3", enforce_eager=True, **hook("kernelweld.integrations.vllm.vllm_pass")),
+    run("uncompiled", "qwen3", **hook(mode=0)),
+    run("option", "qwen3", env={"KERNELWELD_OPTIONS": '{"max_token": 256}'}, **hook()),
+    run("sparse", "deepseek_v32"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("eager", "enforce_eager is on, so vLLM compiles nothing; start it without --enforce-eager"),
+        (
+            "uncompiled",
+            "vLLM runs Qwen3ForCausalLM with compilation mode NONE, so there are no graphs; kernelweld needs "
+            "mode VLLM_COMPILE (3), and some models are written for vLLM without it",
+        ),
+    ],
+)
+def test_where_nothing_is_compiled_one_line_says_why(engines, name: str, reason: str) -> None:  # noqa: ANN001
+    seen = engines(NOTHING)[name]
+    assert seen.error == "" and len(seen.tokens) == 16
+    assert seen.lines == [f"inactive: {reason}"]
+
+
+def test_a_wrong_option_stops_the_start_and_says_which(engines) -> None:  # noqa: ANN001
+    assert engines(NOTHING)["option"].error == (
+        "UnknownName: unknown option 'max_token'; did you mean 'max_tokens'?\n"
+        "  at the environment variable KERNELWELD_OPTIONS\n"
+        "  how to proceed: Use one of: enabled, pipeline, without, max_tokens, verify, strict, tuned, "
+        "untested_vllm."
+    )
+
+
+def test_deepseek_v32_is_no_model_for_a_cpu(engines) -> None:  # noqa: ANN001
+    """Without the hook: when vLLM learns it, it belongs among the other models."""
+    assert (
+        engines(NOTHING)["sparse"].error == "NotImplementedError: Sparse Attention is not supported on CPU."
+    )
