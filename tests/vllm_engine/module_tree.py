@@ -10,7 +10,8 @@ from torch import nn
 def expected_words(model: nn.Module) -> dict[str, int]:
     """How many words of each kind its graphs should hold, all of them together.
 
-    Gates inside of experts are none: vLLM's operator for experts computes them.
+    A gated norm is one word, its gate with it. Gates inside of experts are none: vLLM's operator for experts
+    computes them.
     """
     uses = list(used(model))
     names = [type(module).__name__ for _, module in uses]
