@@ -32,12 +32,18 @@ def welds(pieces: Any) -> Counter[str]:
 
 
 def assert_welded(plain: Any, hooked: Any) -> None:
-    """The same tokens as without the hook, and every norm, rotation and gate of the modules was read."""
+    """The same tokens as without the hook, and what ``assert_read`` says."""
     assert (plain.error, hooked.error) == ("", "")
     assert plain.lines == [] and plain.pieces == []
     assert len(plain.tokens) == 16 and {len(tokens) for tokens in plain.tokens} == {32}
     assert len({tuple(tokens) for tokens in plain.tokens}) > 8, "the model says something"
     assert hooked.tokens == plain.tokens
+    assert_read(hooked)
+
+
+def assert_read(hooked: Any) -> None:
+    """Every norm, rotation and gate of the modules was read, some are welded, and the log says so."""
+    assert hooked.error == ""
     raised = words(hooked.pieces)
     assert {kind: raised[kind] for kind in hooked.expected} == hooked.expected
     count = welds(hooked.pieces).total()

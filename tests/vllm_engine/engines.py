@@ -116,7 +116,8 @@ def engine(model: Path, run: Mapping[str, Any]) -> dict[str, object]:
     )
     greedy = SamplingParams(max_tokens=TOKENS, temperature=0, detokenize=False, ignore_eos=True)
     written = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts()], greedy, use_tqdm=False)
-    return {"tokens": [list(one.outputs[0].token_ids) for one in written], **inside(llm)}
+    seen = {} if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1" else inside(llm)
+    return {"tokens": [list(one.outputs[0].token_ids) for one in written], **seen}
 
 
 def keep_mode() -> None:

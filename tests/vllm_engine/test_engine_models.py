@@ -18,3 +18,12 @@ def test_tokens_are_the_same_and_every_word_of_the_modules_is_read(engines, mode
     seen = engines([run("plain", model), run("hooked", model, **hook())])
     assert_welded(seen["plain"], seen["hooked"])
     assert len(seen["hooked"].pieces) == 1
+
+
+@pytest.mark.nightly
+def test_the_routing_of_minimax_m2_is_not_for_a_cpu(engines) -> None:  # noqa: ANN001
+    """Without the hook: vLLM's router for CPUs knows softmax alone, so ``MODELS`` has that in its place."""
+    scores = {"hf_overrides": {"scoring_func": "sigmoid"}}
+    (seen,) = engines([run("sigmoid", "minimax_m2", enforce_eager=True, **scores)]).values()
+    assert "cpu_router.py" in seen.log and 'assert self.scoring_func == "softmax"' in seen.log
+    assert seen.error

@@ -7,17 +7,23 @@ vLLM's own passes, with artefacts kept.
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from engine_runs import assert_welded, hook, run, welds, words
+from engine_runs import assert_read, assert_welded, hook, run, welds, words
 
 pytestmark = pytest.mark.slow
 
+#: One process for all of them: its imports cost more than an engine that compiles nothing.
 STARTS = [
     run("plain", "qwen3", keep_mode=True),
     run("cold", "qwen3", keep_mode=True, **hook()),
     run("warm", "qwen3", keep_mode=True, **hook()),
     run("transformers", "qwen3", keep_mode=True, model_impl="transformers", **hook()),
-    run("transformers plain", "qwen3", keep_mode=True, model_impl="transformers"),
+    run("eager", "qwen3", enforce_eager=True, **hook("kernelweld.integrations.vllm.vllm_pass")),
+    run("uncompiled", "qwen3", **hook(mode=0)),
+    run("option", "qwen3", env={"KERNELWELD_OPTIONS": '{"max_token": 256}'}, **hook()),
+    run("sparse", "deepseek_v32"),
 ]
 
 
@@ -42,19 +48,11 @@ def test_a_second_start_loads_what_was_welded_and_no_pass_runs(engines) -> None:
 def test_the_transformers_backend_gets_the_same_welds(engines) -> None:  # noqa: ANN001
     seen = engines(STARTS)
     own, other = seen["cold"], seen["transformers"]
-    assert_welded(seen["transformers plain"], other)
+    assert_read(other)
     assert other.expected == own.expected
     assert welds(other.pieces) == welds(own.pieces)
     for kind in ("rms_norm", "rope", "gate_mul", "residual_add"):
         assert words(other.pieces)[kind] == words(own.pieces)[kind]
-
-
-NOTHING = [
-    run("eager", "qwen3", enforce_eager=True, **hook("kernelweld.integrations.vllm.vllm_pass")),
-    run("uncompiled", "qwen3", **hook(mode=0)),
-    run("option", "qwen3", env={"KERNELWELD_OPTIONS": '{"max_token": 256}'}, **hook()),
-    run("sparse", "deepseek_v32"),
-]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +67,13 @@ NOTHING = [
     ],
 )
 def test_where_nothing_is_compiled_one_line_says_why(engines, name: str, reason: str) -> None:  # noqa: ANN001
-    seen = engines(NOTHING)[name]
+    seen = engines(STARTS)[name]
     assert seen.error == "" and len(seen.tokens) == 16
     assert seen.lines == [f"inactive: {reason}"]
 
 
 def test_a_wrong_option_stops_the_start_and_says_which(engines) -> None:  # noqa: ANN001
-    assert engines(NOTHING)["option"].error == (
+    assert engines(STARTS)["option"].error == (
         "UnknownName: unknown option 'max_token'; did you mean 'max_tokens'?\n"
         "  at the environment variable KERNELWELD_OPTIONS\n"
         "  how to proceed: Use one of: enabled, pipeline, without, max_tokens, verify, strict, tuned, "
@@ -85,6 +83,38 @@ def test_a_wrong_option_stops_the_start_and_says_which(engines) -> None:  # noqa
 
 def test_deepseek_v32_is_no_model_for_a_cpu(engines) -> None:  # noqa: ANN001
     """Without the hook: when vLLM learns it, it belongs among the other models."""
-    assert (
-        engines(NOTHING)["sparse"].error == "NotImplementedError: Sparse Attention is not supported on CPU."
-    )
+    assert engines(STARTS)["sparse"].error == "NotImplementedError: Sparse Attention is not supported on CPU."
+
+
+# --- in the nightly run ---
+
+
+@pytest.mark.nightly
+def test_tokens_of_the_transformers_backend_are_the_same(engines) -> None:  # noqa: ANN001
+    backend = {"keep_mode": True, "model_impl": "transformers"}
+    seen = engines([run("plain", "qwen3", **backend), run("hooked", "qwen3", **backend, **hook())])
+    assert_welded(seen["plain"], seen["hooked"])
+
+
+@pytest.mark.nightly
+def test_nothing_welded_is_never_called_active(engines) -> None:  # noqa: ANN001
+    options = {"KERNELWELD_OPTIONS": '{"pipeline": "canonicalize,dialect,raise,lower"}'}
+    (seen,) = engines([run("unplanned", "qwen3", env=options, **hook())]).values()
+    assert seen.error == "" and [piece["welds"] for piece in seen.pieces] == [[]]
+    (summary,) = seen.summaries
+    assert summary.startswith("inactive: 1 graph compiled, and nothing was welded (")
+
+
+@pytest.mark.nightly
+def test_two_workers_agree_on_the_artefacts(engines) -> None:  # noqa: ANN001
+    """Two workers and the engine, each a process that vLLM starts: the form that its users run."""
+    both = {"keep_mode": True, "tensor_parallel_size": 2, "env": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}}
+    seen = engines([run("plain", "qwen3", **both), run("hooked", "qwen3", **both, **hook())])
+    plain, hooked = seen["plain"], seen["hooked"]
+    assert (plain.error, hooked.error) == ("", "") and plain.lines == []
+    assert hooked.tokens == plain.tokens
+    one, other = hooked.summaries
+    assert one == other and one.startswith("active: ")
+    saved = re.findall(r"saved AOT compiled function to \S+/(\w+)/rank_(\d)_0/", hooked.log)
+    (key,) = {key for key, _ in saved}
+    assert sorted(saved) == [(key, "0"), (key, "1")]

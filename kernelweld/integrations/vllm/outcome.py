@@ -12,6 +12,7 @@ from typing import Any
 
 from kernelweld.codegen.cache import cache_dir, write_text
 from kernelweld.integrations.vllm.configured import VllmPass
+from kernelweld.integrations.vllm.options import Options
 from kernelweld.integrations.vllm.statistics import STATISTICS, Piece, Statistics, summary
 from kernelweld.integrations.vllm.welder import Welder
 
@@ -58,10 +59,16 @@ def outcome(config: Any, earlier: int = 0) -> Outcome | None:  # noqa: ANN401 # 
     recorded = _read(record)
     if recorded:
         return Outcome.of(recorded, f", from {_cache()}")
-    return Outcome.inactive(
-        "no graph came to the pass. If artefacts were loaded from a cache, they hold what was welded when "
-        "they were made; VLLM_DISABLE_COMPILE_CACHE=1 TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 compiles anew and "
-        "tells"
+    return Outcome.inactive(_nothing_came(given.options))
+
+
+def _nothing_came(options: Options) -> str:
+    limit = options.max_tokens
+    ranges = "" if limit is None else f", which wants none for more than {limit} tokens (max_tokens)"
+    return (
+        f"no graph came to the pass{ranges}. If artefacts were loaded from a cache, they hold what was welded "
+        "when they were made; VLLM_DISABLE_COMPILE_CACHE=1 TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 compiles anew "
+        "and tells"
     )
 
 
