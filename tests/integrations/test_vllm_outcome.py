@@ -130,8 +130,16 @@ def test_a_record_is_of_one_worker_of_one_configuration(other: Callable[[Config]
     STATISTICS.pieces.clear()
     told = outcome(other(Config.of()))
     assert told is not None and not told.active
-    assert told.line.startswith(
-        "inactive: no graph came to the pass. If artefacts were loaded from a cache, "
+    assert told.line.startswith("inactive: no graph came to the pass")
+
+
+def test_a_limit_may_be_why_no_graph_came() -> None:
+    told = outcome(Config.of(max_tokens=4))
+    assert told == Outcome(
+        False,
+        "inactive: no graph came to the pass, which wants none for more than 4 tokens (max_tokens). If "
+        "artefacts were loaded from a cache, they hold what was welded when they were made; "
+        "VLLM_DISABLE_COMPILE_CACHE=1 TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 compiles anew and tells",
     )
 
 
@@ -187,8 +195,8 @@ def compiled(given: Options, **changes: object) -> Compilation:
         ),
         (
             Config(compiled(Options(), mode=SimpleNamespace(name="NONE"))),
-            "inactive: vLLM runs TinyForCausalLM with compilation mode NONE, so there are no graphs; "
-            "kernelweld needs mode VLLM_COMPILE (3), and some models are written for vLLM without it",
+            "inactive: vLLM runs TinyForCausalLM with compilation mode NONE, so it compiles nothing; "
+            "start it with mode 3, if the model can be compiled at all",
         ),
         (
             Config(compiled(Options(), backend="eager")),

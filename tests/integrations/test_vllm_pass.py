@@ -187,9 +187,15 @@ def key_anew(monkeypatch: pytest.MonkeyPatch) -> str | None:
         return VllmPass(Options()).uuid()
 
 
-def test_nothing_is_cached_while_graphs_are_dumped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_artefact_of_another_process_is_taken_while_graphs_are_dumped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = VllmPass(Options()).uuid()
     monkeypatch.setenv("KERNELWELD_DUMP", str(tmp_path))
-    assert VllmPass(Options()).uuid() is None
+    here = VllmPass(Options()).uuid()
+    assert here != own and VllmPass(Options()).uuid() == here
+    welder._own_uuid.cache_clear()  # as in a new process
+    assert VllmPass(Options()).uuid() not in (own, here)
 
 
 # --- what it does ---

@@ -46,7 +46,6 @@ def environment(folder: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor-cache"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "VLLM_CACHE_ROOT": str(folder / "vllm-cache"),
-        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -112,6 +111,7 @@ def engine(model: Path, run: Mapping[str, Any]) -> dict[str, object]:
         max_model_len=128,
         max_num_seqs=PROMPTS,
         max_num_batched_tokens=512,
+        kv_cache_memory_bytes=1 << 26,
         **{"dtype": "bfloat16", **run.get("llm", {})},
     )
     greedy = SamplingParams(max_tokens=TOKENS, temperature=0, detokenize=False, ignore_eos=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelweld.codegen.cache import cache_dir, write_text
+from kernelweld.integrations import dump
 from kernelweld.integrations.vllm.configured import VllmPass
 from kernelweld.integrations.vllm.options import Options
 from kernelweld.integrations.vllm.statistics import STATISTICS, Piece, Statistics, summary
@@ -66,19 +67,18 @@ def _nothing_came(options: Options) -> str:
     limit = options.max_tokens
     ranges = "" if limit is None else f", which wants none for more than {limit} tokens (max_tokens)"
     return (
-        f"no graph came to the pass{ranges}. If artefacts were loaded from a cache, they hold what was welded "
-        "when they were made; VLLM_DISABLE_COMPILE_CACHE=1 TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 compiles anew "
-        "and tells"
+        f"no graph came to the pass{ranges}. If artefacts were loaded from a cache, they hold what was "
+        "welded when they were made; VLLM_DISABLE_COMPILE_CACHE=1 TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 "
+        "compiles anew and tells"
     )
 
 
 def _record(config: Any, given: VllmPass) -> Path | None:  # noqa: ANN401 # as above
-    """The file for what equal processes compile, None where nothing is cached."""
-    key = given.uuid()
-    if key is None:
+    """The file for what equal processes compile, None while graphs are dumped, when no two are equal."""
+    if dump.wanted():
         return None
     rank = config.parallel_config.rank
-    text = f"{config.compute_hash()} {config.model_config.model} {rank} {key}"
+    text = f"{config.compute_hash()} {config.model_config.model} {rank} {given.uuid()}"
     return cache_dir() / "vllm" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
