@@ -65,8 +65,8 @@ class Welder:
         return reason is not None
 
     def uuid(self) -> str:
-        """While graphs are dumped another one in each process: vLLM takes no None, and what comes from a cache
-        was not seen by a pass.
+        """While graphs are dumped another one in each process: vLLM takes no None, and what comes from a
+        cache was not seen by a pass.
         """
         inner = hook(self.options).uuid() or _own_uuid()
         found = f"vLLM {versions.installed()}"
