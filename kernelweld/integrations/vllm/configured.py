@@ -1,4 +1,4 @@
-"""``kernelweld.vllm_pass``: what vLLM's configuration names. Light: it is made when kernelweld is imported."""
+"""``kernelweld.vllm_pass``: what vLLM's configuration names. Light: made when kernelweld is imported."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _HOME = "vllm.compilation.passes.inductor_pass"
 
 
 class VllmPass:
-    """A pass for ``compilation_config={"inductor_passes": {"post_grad_custom_post_pass": "kernelweld.vllm_pass"}}``.
+    """A pass for ``{"inductor_passes": {"post_grad_custom_post_pass": "kernelweld.vllm_pass"}}``.
 
-    vLLM asks whether it is an ``InductorPass``, copies it, sends it to its workers, asks for its ``uuid`` when
-    it looks for compiled artefacts, and calls it with each graph, once for each range of tokens. Options are
-    read from ``KERNELWELD_OPTIONS`` in the process where vLLM reads its configuration; copies keep them.
+    That is a compilation config. vLLM asks whether it is an ``InductorPass``, copies it, sends it to its
+    workers, asks for its ``uuid`` when it looks for compiled artefacts, and calls it with each graph, once
+    for each range of tokens. Options are read from ``KERNELWELD_OPTIONS`` in the process where vLLM reads its
+    configuration; copies keep them.
 
     ``import kernelweld`` must not import vLLM, and a pass of a class that does not know vLLM's would be
     wrapped, with a ``uuid`` that knows no options. So ``__class__`` answers with vLLM's class where that is
@@ -42,7 +43,7 @@ class VllmPass:
         return from_environment()
 
     @property
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:
         home = sys.modules.get(_HOME)
         if home is None:
             return VllmPass
@@ -62,7 +63,7 @@ class VllmPass:
         return self._welder.uuid()
 
     def is_applicable_for_range(self, compile_range: object) -> bool:
-        """Whether graphs for this range of tokens are welded; ``compile_range`` has a ``start`` and an ``end``."""
+        """Whether graphs for this range of tokens, which has a ``start`` and an ``end``, are welded."""
         return self._welder.applies(compile_range)
 
     def __reduce__(self) -> tuple[type, tuple[Options]]:

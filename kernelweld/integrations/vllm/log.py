@@ -9,10 +9,11 @@ log = logging.LoggerAdapter(logging.getLogger("vllm.kernelweld"))
 
 
 class _Named(logging.Filter):
-    """Puts the name before each line, which vLLM's format leaves out."""
+    """Says whose line it is: vLLM's format shows a file's name without its folder, and no logger's name."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg = f"kernelweld: {record.msg}"
+        record.filename = f"kernelweld/{record.filename}"
         return True
 
 

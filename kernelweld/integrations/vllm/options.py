@@ -1,4 +1,4 @@
-"""``KERNELWELD_OPTIONS``: what a user may choose for the pass, since vLLM's slot takes a name and nothing else."""
+"""``KERNELWELD_OPTIONS``: what a user may choose for the pass, since vLLM's slot takes a name alone."""
 
 from __future__ import annotations
 

@@ -11,11 +11,12 @@ from uuid import uuid4
 from torch import fx
 
 from kernelweld.codegen.tuning_file import gpu_name, read_tuning
+from kernelweld.errors import KernelweldError
 from kernelweld.integrations.hook import KernelweldPass, Welded
 from kernelweld.integrations.settings import Settings, chosen_pipeline
 from kernelweld.integrations.vllm import versions
 from kernelweld.integrations.vllm.log import log
-from kernelweld.integrations.vllm.options import Options
+from kernelweld.integrations.vllm.options import VARIABLE, Options
 from kernelweld.integrations.vllm.statistics import STATISTICS
 from kernelweld.passes.editing import on_the_plan
 from kernelweld.passes.only_welds import OnlyWeldsPass
@@ -36,7 +37,8 @@ class Welder:
         except Exception as error:
             if self.options.strict:
                 raise
-            log.warning("a graph was left as it was: %s: %s", type(error).__name__, error)
+            what = error.what if isinstance(error, KernelweldError) else f"{type(error).__name__}: {error}"
+            log.warning("a graph was left as it was: %s", " ".join(what.split()))
             return
         self._tell(welded)
 
@@ -46,6 +48,8 @@ class Welder:
             log.warning("a graph was left as it was: %s", welded.failure.what)
         log.info("%s", piece)
         log.debug("welds of piece %d: %s", piece.number, ", ".join(piece.welds))
+        for miss in welded.report.near_misses:
+            log.debug("near miss in piece %d: %s at %s: %s", piece.number, miss.kind, miss.node, miss.reason)
 
     def refusal(self) -> str | None:
         """Why nothing is welded, whatever the graphs are."""
@@ -53,15 +57,16 @@ class Welder:
             return 'KERNELWELD_OPTIONS says {"enabled": false}'
         return versions.refusal(versions.installed(), self.options.untested_vllm)
 
-    def announce(self) -> None:
-        """Logs, once, why nothing will be welded."""
+    def announce(self) -> bool:
+        """Whether nothing will be welded; logs why, once a process."""
         reason = self.refusal()
         if reason is not None:
             _say_once(reason)
+        return reason is not None
 
     def uuid(self) -> str:
-        """While graphs are dumped another one in each process: vLLM takes no None, and what comes from a cache
-        was not seen by a pass.
+        """While graphs are dumped another one in each process: vLLM takes no None, and what comes from a
+        cache was not seen by a pass.
         """
         inner = hook(self.options).uuid() or _own_uuid()
         found = f"vLLM {versions.installed()}"
@@ -75,6 +80,14 @@ class Welder:
 @cache
 def hook(options: Options) -> KernelweldPass:
     """Inductor's hook that carries ``options`` out. Raises BadPipeline, or UnknownName for a pass."""
+    try:
+        return _hook(options)
+    except KernelweldError as error:
+        error.source = error.source or f"the environment variable {VARIABLE}"
+        raise
+
+
+def _hook(options: Options) -> KernelweldPass:
     settings = Settings(
         pipeline=options.pipeline or DEFAULT,
         verify=options.verify,
