@@ -1,8 +1,9 @@
 """Graphs that a vLLM 0.26 engine handed to the pass on an H200: what is recognised, welded and saved.
 
-``engine_graphs`` holds one piece of each kind, dumped with KERNELWELD_DUMP and without source lines: Qwen3.5's
-linear and full attention and MiniMax-M2 of real dimensions, in bfloat16 and with weights in fp8 blocks, and
-Qwen3 by vLLM's transformers backend. vLLM is not here: operators are stand-ins that the files describe.
+``engine_graphs`` holds one piece of each kind, dumped with KERNELWELD_DUMP and without source lines:
+Qwen3.5's linear and full attention and MiniMax-M2 of real dimensions, in bfloat16 and with weights in fp8
+blocks, and Qwen3 by vLLM's transformers backend. vLLM is not here: operators are stand-ins that the files
+describe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A copy that is made for a weld alone is not made: the weld reads what it is a copy of, by its own strides."""
+"""A copy that is made for a weld alone is not made: the weld reads what it is a copy of, by its strides."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Rounding:
 class FunctionalCall:
     """A call of one of the operators, as it stands in a graph.
 
-    Its factor is ``weight`` in any dtype, or ``1 + weight`` if ``plus_one``; nodes ``between`` the two are the
+    Its factor is ``weight`` in any dtype, or ``1 + weight`` if ``plus_one``; nodes ``between`` them are the
     call's own, since the word takes their place.
     """
 
