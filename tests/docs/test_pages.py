@@ -8,19 +8,36 @@ import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_performance_page_is_written_from_the_results() -> None:
-    path = ROOT / "benchmarks" / "performance_page.py"
-    spec = importlib.util.spec_from_file_location("performance_page", path)
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "performance.md").read_text(encoding="utf-8") == module.page()
+    return module
+
+
+def test_performance_page_is_written_from_the_results() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert page == benchmark("performance_page").page()
+
+
+def test_the_page_of_vllm_has_the_results() -> None:
+    module = benchmark("vllm_page")
+    record = json.loads(module.RESULTS.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
+    assert module.table(record) in page and f"commit {record['environment']['commit']}" in page
+    for model in record["models"].values():
+        for batch in module.BATCHES:
+            before, after = (model[f"batch {batch}"][variant] for variant in ("vllm", "kernelweld"))
+            assert after["gpu_us"] < before["gpu_us"], "as the page says"
+            assert min(after["all"]) < min(before["all"]), "as the page says"
 
 
 @pytest.mark.parametrize(
