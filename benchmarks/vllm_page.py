@@ -1,6 +1,6 @@
 """The table of docs/vllm.md, from benchmarks/results/vllm_engine.json.
 
-    python benchmarks/vllm_page.py
+python benchmarks/vllm_page.py
 """
 
 from __future__ import annotations
