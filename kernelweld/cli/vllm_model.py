@@ -14,7 +14,7 @@ Config = Mapping[str, object]
 
 _ARCHITECTURE = re.compile(r"[A-Z]\w*(ForCausalLM|ForConditionalGeneration|Model|MTP)")
 _OF_A_HUB = re.compile(r"[\w.-]+/[\w.-]+")
-_OF_OTHER_KINDS = ("a folder", "OWNER/NAME", "an architecture such as Qwen3ForCausalLM")
+_OF_OTHER_KINDS = ("FOLDER", "OWNER/NAME", "Qwen3ForCausalLM")
 
 
 def model_config(model: str) -> Config:
@@ -29,6 +29,10 @@ def model_config(model: str) -> Config:
         return _known(model.removeprefix("hf:"))
     if Path(model).is_dir():
         return _read(model, Path(model) / "config.json")
+    if Path(model).is_file():
+        return _read(model, Path(model))
+    if model.startswith(("/", "./", "../", "~")):
+        raise BadTarget(model, "there is no such folder", "Give the folder of a model that vLLM serves.")
     if _ARCHITECTURE.fullmatch(model):
         return {"architectures": [model]}
     if not _OF_A_HUB.fullmatch(model):

@@ -45,10 +45,11 @@ def collecting() -> Iterator[list[GraphReport]]:
 
 @dataclass(frozen=True)
 class Welded:
-    """What became of a graph; after a ``failure`` it is as it was."""
+    """What became of a graph; after a ``failure`` it is as it was. ``left_out`` as in ``PassContext``."""
 
     report: GraphReport
     failure: PassFailed | None
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class KernelweldPass(CustomGraphPass):
         reports = _REPORTS.get()
         if reports is not None:
             reports.append(report)
-        return Welded(report, result.failure)
+        return Welded(report, result.failure, tuple(result.context.left_out))
 
     def uuid(self) -> str | None:
         if dump.wanted():  # what comes from a cache was not seen by a pass, and cannot be written

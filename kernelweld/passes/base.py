@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 @dataclasses.dataclass
 class PassContext:
     """What passes of one pipeline run hand on to each other: near misses so far and the plan. A new one for
-    each graph. ``tuning`` comes from whoever runs the pipeline.
+    each graph. ``tuning`` comes from whoever runs the pipeline. ``left_out`` are names and ids of the welds
+    that were dropped on request.
     """
 
     near_misses: list[NearMiss] = dataclasses.field(default_factory=list)
     plan: WeldPlan | None = None
     tuning: Tuning | None = None
+    left_out: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,6 +39,7 @@ class OnlyWeldsPass(Pass):
         ids = weld_ids(gm.graph, plan.welds)
         kept = [i for i, weld in enumerate(plan.welds) if self._keeps(ids[weld], weld.name)]
         welds = tuple(plan.welds[i] for i in kept)
+        context.left_out += [(weld.name, ids[weld]) for weld in plan.welds if weld not in welds]
         if len(kept) < len(plan.welds):
             context.plan = replace(plan, welds=welds, reports=tuple(plan.reports[i] for i in kept))
         return PassResult(modified=False, count=len(kept))

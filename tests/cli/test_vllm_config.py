@@ -29,6 +29,7 @@ NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The release is that of the test, whatever is installed."""
     monkeypatch.setattr("kernelweld.integrations.vllm.versions.installed", lambda: None)
+    monkeypatch.setattr("kernelweld.integrations.vllm.versions.is_for_cpus", lambda: False)
     monkeypatch.delenv("KERNELWELD_OPTIONS", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
 
@@ -195,3 +196,30 @@ def test_a_name_that_is_none(kernelweld_command: Command) -> None:
 def test_what_json_holds() -> None:
     found = recommended(model(), Serving("0.32", "cpu"))
     assert list(as_dict(found, ())) == ["config", "reasons", "environment", "warnings", "inactive"]
+
+
+def test_vllm_for_cpus_is_asked_what_it_runs_on(
+    kernelweld_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSeek-V3.2 is compiled there, and not on CUDA."""
+    monkeypatch.setattr("kernelweld.integrations.vllm.versions.is_for_cpus", lambda: True)
+    assert kernelweld_command("vllm-config", "DeepseekV32ForCausalLM").exit_code == 0
+    assert kernelweld_command("vllm-config", "DeepseekV32ForCausalLM", "--device", "cuda").exit_code == 1
+
+
+@pytest.mark.parametrize("model", ["/nope", "./nope", "../nope"])
+def test_a_folder_that_does_not_exist(kernelweld_command: Command, model: str) -> None:
+    done = kernelweld_command("vllm-config", model)
+    assert done.exit_code == 2
+    assert "there is no such folder" in done.stderr
+
+
+def test_the_file_itself_will_do(kernelweld_command: Command, tmp_path: Path) -> None:
+    done = kernelweld_command("vllm-config", f"{folder(tmp_path, model())}/config.json")
+    assert done.exit_code == 0 and json.loads(done.stdout) == PASS
+
+
+def test_a_version_that_is_none(kernelweld_command: Command) -> None:
+    done = kernelweld_command("vllm-config", "Qwen3ForCausalLM", "--vllm", "banana")
+    assert done.exit_code == 2
+    assert "a version such as 0.32.0" in done.stderr

@@ -62,12 +62,19 @@ def test_pieces_are_numbered_for_each_range() -> None:
     ("tokens", "welds", "misses", "text"),
     [
         ("1..8", 0, 1, "piece 1, 1..8 tokens: nothing welded (1 near miss)"),
-        ("", 1, 0, "piece 1: 1 weld of 1 rms_norm, 1 residual_add; launches 2 -> 1; 0 near misses"),
+        (
+            "",
+            1,
+            0,
+            "piece 1: 1 weld (1 residual_add_rms_norm); launches 2 -> 1; "
+            "words: 1 residual_add, 1 rms_norm; 0 near misses",
+        ),
         (
             "4",
             2,
             2,
-            "piece 1, 4 tokens: 2 welds of 2 rms_norm, 2 residual_add; launches 4 -> 2; 2 near misses",
+            "piece 1, 4 tokens: 2 welds (2 residual_add_rms_norm); launches 4 -> 2; "
+            "words: 2 residual_add, 2 rms_norm; 2 near misses",
         ),
     ],
     ids=["none", "one", "two"],
@@ -76,9 +83,30 @@ def test_a_piece_in_words(tokens: str, welds: int, misses: int, text: str) -> No
     assert str(Piece.of(1, tokens, report(welds, misses))) == text
 
 
+def test_on_a_cpu_no_launches_are_told() -> None:
+    piece = Piece.of(1, "", report(1), kernels=False)
+    told = "; compiled by Inductor, as on a CPU no kernels run; words: "
+    assert told in str(piece) and told in summary([piece])
+    assert "launches" not in str(piece) + summary([piece])
+
+
+DROPPED = (("rms_norm_rope", "75693172.0"), ("rms_norm_rope", "75693172.1"))
+
+
+def test_what_was_left_out_is_told_and_names_of_no_weld() -> None:
+    pieces = [Piece.of(1, "", report(1), left_out=DROPPED), Piece.of(2, "", report(0))]
+    assert str(pieces[0]).endswith("0 near misses; left out on request: 2 rms_norm_rope")
+    assert summary(pieces, "", ["rms_norm_rope", "75693172.1"]).endswith("request: 2 rms_norm_rope")
+    assert summary(pieces, "", ["rms_norm_rop"]).endswith("; no weld is called rms_norm_rop (option without)")
+    (nothing,) = [Piece.of(1, "", report(0), left_out=DROPPED[:1])]
+    told = "(0 near misses; left out on request: 1 rms_norm_rope)"
+    assert str(nothing) == f"piece 1: nothing welded {told}"
+    assert summary([nothing]).endswith(f"nothing was welded {told}")
+
+
 def test_statistics_survive_their_text() -> None:
     statistics = Statistics()
-    statistics.add("1..8", report(2, 1))
+    statistics.add("1..8", report(2, 1), kernels=False, left_out=DROPPED)
     statistics.add("9..16", report(0, 3))
     assert Statistics.from_json(statistics.to_json()) == statistics
 
@@ -87,8 +115,8 @@ def test_a_sum_says_active_only_where_something_was_welded() -> None:
     nothing, something = Piece.of(1, "1..8", report(0, 2)), Piece.of(2, "9..16", report(1))
     assert summary([nothing]) == "inactive: 1 graph compiled, and nothing was welded (2 near misses)"
     assert summary([nothing, something], ", from a cache") == (
-        "active, from a cache: 1 weld in 2 graphs (2 ranges of tokens), of 1 residual_add, 1 rms_norm; "
-        "launches 2 -> 1; 2 near misses"
+        "active, from a cache: 1 weld in 2 graphs (2 ranges of tokens): 1 residual_add_rms_norm; "
+        "launches 2 -> 1; words: 1 residual_add, 1 rms_norm; 2 near misses"
     )
 
 

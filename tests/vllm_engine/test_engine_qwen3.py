@@ -32,7 +32,7 @@ def test_tokens_are_the_same_and_every_word_of_the_modules_is_read(engines) -> N
     assert_welded(seen["plain"], seen["cold"])
     first, middle, last = seen["cold"].pieces
     assert {piece["tokens"] for piece in (first, middle, last)} == {"1..512"}
-    assert seen["cold"].lines[0].startswith("piece 1, 1..512 tokens: 1 weld of ")
+    assert seen["cold"].lines[0].startswith("piece 1, 1..512 tokens: 1 weld (")
 
 
 def test_a_second_start_loads_what_was_welded_and_no_pass_runs(engines) -> None:  # noqa: ANN001

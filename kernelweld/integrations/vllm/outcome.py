@@ -30,14 +30,17 @@ class Outcome:
     active: bool
     line: str
 
+    def __str__(self) -> str:
+        return self.line
+
     @classmethod
     def inactive(cls, reason: str) -> Outcome:
         return cls(False, f"inactive: {reason}")
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], source: str = "") -> Outcome:
+    def of(cls, pieces: Sequence[Piece], options: Options, source: str = "") -> Outcome:
         """Of the graphs that were compiled, now or (says ``source``) by an earlier start."""
-        return cls(any(piece.welds for piece in pieces), summary(pieces, source))
+        return cls(any(piece.welds for piece in pieces), summary(pieces, source, options.without))
 
 
 def outcome(config: Any, earlier: int = 0) -> Outcome | None:  # noqa: ANN401 # a VllmConfig of any release
@@ -53,13 +56,13 @@ def outcome(config: Any, earlier: int = 0) -> Outcome | None:  # noqa: ANN401 # 
     compiled = STATISTICS.pieces[earlier:]
     if compiled:
         _write(record, compiled)
-        return Outcome.of(compiled)
+        return Outcome.of(compiled, given.options)
     reason = _uncompiled(config)
     if reason is not None:
         return Outcome.inactive(reason)
     recorded = _read(record)
     if recorded:
-        return Outcome.of(recorded, f", from {_cache()}")
+        return Outcome.of(recorded, given.options, f", from {_cache()}")
     return Outcome.inactive(_nothing_came(given.options))
 
 

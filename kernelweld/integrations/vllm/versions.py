@@ -21,6 +21,15 @@ def installed() -> str | None:
     return None
 
 
+def is_for_cpus() -> bool:
+    """Whether it is vLLM for CPUs that is in this environment."""
+    try:
+        version(DISTRIBUTIONS[0])
+    except PackageNotFoundError:
+        return installed() is not None
+    return False
+
+
 def release(found: str) -> tuple[int, int] | None:
     """The numbers of a version; None for a build from source, which has none."""
     match = re.match(r"(\d+)\.(\d+)", found)

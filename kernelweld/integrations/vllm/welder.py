@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from uuid import uuid4
 
+import torch
 from torch import fx
 
 from kernelweld.codegen.tuning_file import gpu_name, read_tuning
@@ -40,14 +41,13 @@ class Welder:
             what = error.what if isinstance(error, KernelweldError) else f"{type(error).__name__}: {error}"
             log.warning("a graph was left as it was: %s", " ".join(what.split()))
             return
-        self._tell(welded)
+        self._tell(welded, kernels=_runs_kernels(graph))
 
-    def _tell(self, welded: Welded) -> None:
-        piece = STATISTICS.add(_tokens(), welded.report)
+    def _tell(self, welded: Welded, *, kernels: bool) -> None:
+        piece = STATISTICS.add(_tokens(), welded.report, kernels=kernels, left_out=welded.left_out)
         if welded.failure is not None:
             log.warning("a graph was left as it was: %s", welded.failure.what)
         log.info("%s", piece)
-        log.debug("welds of piece %d: %s", piece.number, ", ".join(piece.welds))
         for miss in welded.report.near_misses:
             log.debug("near miss in piece %d: %s at %s: %s", piece.number, miss.kind, miss.node, miss.reason)
 
@@ -75,6 +75,11 @@ class Welder:
     def applies(self, compile_range: object) -> bool:
         limit = self.options.max_tokens
         return limit is None or int(compile_range.end) <= limit  # type: ignore[attr-defined]
+
+
+def _runs_kernels(graph: fx.Graph) -> bool:
+    values = (node.meta.get("val") for node in graph.find_nodes(op="placeholder"))
+    return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
 
 
 @cache
