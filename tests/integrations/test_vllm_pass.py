@@ -158,6 +158,12 @@ def test_the_pipeline_of_the_environment_is_in_the_key(monkeypatch: pytest.Monke
     assert VllmPass(Options()).uuid() != own
 
 
+def test_the_pipeline_of_the_environment_is_verified_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWELD_PIPELINE", "canonicalize,raise,plan,lower")
+    welder.hook.cache_clear()  # as in a new process
+    assert welder.hook(Options(verify=True)).pipeline == "canonicalize,raise,plan,verify-welds,lower"
+
+
 def test_processes_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -328,6 +334,8 @@ def test_whatever_fails_leaves_the_graph_and_says_so(
         ('{"max_tokens": true}', BadOption, "option 'max_tokens' cannot be True"),
         ('{"without": "rms_norm.0"}', BadOption, "option 'without' cannot be 'rms_norm.0'"),
         ('{"without": [0]}', BadOption, "option 'without' cannot be [0]"),
+        ('{"without": ["a b"]}', BadOption, "option 'without' cannot be ['a b']"),
+        ('{"without": [""]}', BadOption, "option 'without' cannot be ['']"),
         ('{"pipeline": []}', BadOption, "option 'pipeline' cannot be []"),
         ('{"enabled": 1}', BadOption, "option 'enabled' cannot be 1"),
     ],

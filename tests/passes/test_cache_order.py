@@ -106,6 +106,23 @@ def test_a_part_is_not_written_by_a_kernel_that_reads_another() -> None:
     assert as_in_eager(found, chain, inputs)
 
 
+@pytest.mark.parametrize("updated", [False, True], ids=["old-rows", "new-rows"])
+def test_a_copy_of_a_cache_is_a_read_of_it(*, updated: bool) -> None:
+    """The kernel would read what the copy is of, not the copy: it must not write there as well."""
+
+    def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> Tensor:
+        old = cache[:TOKENS].transpose(0, 1).contiguous().view(-1, D)
+        cache[slots] = norm(k, w)
+        new = cache[:TOKENS].transpose(0, 1).contiguous().view(-1, D)
+        return norm(new if updated else old, w)
+
+    slots = torch.tensor([4, 0, 2, 1, 3])
+    inputs = [random(BLOCKS, KV_HEADS, D), random(TOKENS, KV_HEADS, D), random(D), slots]
+    found = run(chain, inputs)
+    assert found.kernels == 2
+    assert as_in_eager(found, chain, inputs)
+
+
 def test_beside_a_write_that_is_none() -> None:
     def chain(cache: Tensor, k: Tensor, w: Tensor, slots: Tensor) -> None:
         cache[0][slots // BLOCK, slots % BLOCK] = norm(k, w)

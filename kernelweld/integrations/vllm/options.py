@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
@@ -14,7 +15,7 @@ VARIABLE = "KERNELWELD_OPTIONS"
 _WANTED = {
     "enabled": "true or false",
     "pipeline": "a text such as 'canonicalize,dialect,raise,plan,lower', or null for kernelweld's own",
-    "without": "a list of ids of welds, which `kernelweld bisect` and the engine's log show",
+    "without": "a list of ids or names of welds, which `kernelweld bisect` and the engine's log show",
     "max_tokens": "a number of tokens of at least 1, or null for no limit",
     "verify": "true or false",
     "strict": "true or false",
@@ -89,8 +90,13 @@ def _fits(name: str, value: object) -> bool:
         case "pipeline":
             return value is None or isinstance(value, str)
         case "without":
-            return isinstance(value, list) and all(isinstance(one, str) for one in value)
+            return isinstance(value, list) and all(map(_is_name, value))
         case "max_tokens":
             return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
         case _:
             return isinstance(value, bool)
+
+
+def _is_name(one: object) -> bool:
+    """Whether ``one`` may be the id or the name of a weld."""
+    return isinstance(one, str) and re.fullmatch(r"[\w.]+", one) is not None

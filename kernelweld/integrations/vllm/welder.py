@@ -94,12 +94,12 @@ def hook(options: Options) -> KernelweldPass:
 
 def _hook(options: Options) -> KernelweldPass:
     settings = Settings(
-        pipeline=options.pipeline or DEFAULT,
+        pipeline=chosen_pipeline(options.pipeline or DEFAULT),
         verify=options.verify,
         strict=options.strict,
         tuned=options.tuned,
     )
-    text = chosen_pipeline(settings.text)
+    text = settings.text
     if options.without:
         passes = on_the_plan(Pipeline.from_text(text).passes, OnlyWeldsPass(without=options.without))
         text = str(Pipeline(passes))

@@ -17,7 +17,7 @@ from kernelweld.ir import CacheWrite, word_of
 from kernelweld.passes.tasks.axes import DomainMismatch, quotient
 from kernelweld.passes.tasks.boxes import Box, disjoint
 from kernelweld.passes.tasks.steps import is_write, operands_of
-from kernelweld.passes.tasks.views import base_of, expression
+from kernelweld.passes.tasks.views import base_of, copied_from, expression
 from kernelweld.patterns.aliasing import VIEWS, storage_root
 from kernelweld.patterns.ops import argument
 
@@ -130,8 +130,11 @@ def clash(steps: Collection[fx.Node]) -> str | None:
 
 
 def _reads(node: fx.Node, targets: Collection[StorageWeakRef], steps: Collection[fx.Node]) -> bool:
-    """Whether a step reads a cache of ``targets``, before or after one of ``steps`` writes to it."""
+    """Whether a step reads a cache of ``targets``, before or after one of ``steps`` writes to it; also where
+    it reads a copy, since the kernel may read what that is a copy of.
+    """
     operands = [o for o in operands_of(node)[is_write(node) :] if isinstance(o, fx.Node) and o not in steps]
+    operands += [source for o in operands if (source := copied_from(o)) is not None]
     behind = any(root in steps and is_write(root) for root in map(storage_root, operands))
     return behind or any(_storage(operand) in targets for operand in operands)
 
