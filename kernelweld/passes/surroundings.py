@@ -17,7 +17,7 @@ from kernelweld.passes.launches.sizes import is_tensor
 from kernelweld.passes.launches.traits import Trait, trait_of
 from kernelweld.passes.tasks.lookup import lookup_of
 from kernelweld.passes.tasks.steps import is_feature_slice
-from kernelweld.passes.tasks.views import base_of, copied_from, is_view
+from kernelweld.passes.tasks.views import base_of, is_view, original_of
 
 #: A region ends after so many nodes: what is farther away is not fused with the weld.
 NODES = 256
@@ -116,7 +116,7 @@ def weld_reads(steps: Collection[fx.Node]) -> list[fx.Node]:
             if (lookup := lookup_of(operand)) is not None:
                 found |= dict.fromkeys((lookup.cache, lookup.positions))
                 continue
-            base = base_of(copied_from(operand) or operand)
+            base = base_of(original_of(operand) or operand)
             if _source(operand, steps) not in steps and base not in steps:
                 found[base] = None
     return list(found)

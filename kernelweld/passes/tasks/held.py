@@ -11,7 +11,7 @@ from torch import fx
 
 from kernelweld.passes.tasks.axes import Axis, AxisSpace, Dims, DomainMismatch, product
 from kernelweld.passes.tasks.lookup import Lookup, lookup_of
-from kernelweld.passes.tasks.views import base_of, copied_from, expression, sizes_of, strides_of
+from kernelweld.passes.tasks.views import base_of, expression, original_of, sizes_of, strides_of
 from kernelweld.patterns.aliasing import fills_buffer
 
 
@@ -65,7 +65,7 @@ def read_access(space: AxisSpace, node: fx.Node, dims: Dims) -> Access:
     if (lookup := lookup_of(node)) is not None:
         return _looked_up(lookup, node, aligned)
     kept = tuple(d if size != 1 else () for d, size in zip(aligned, sizes, strict=True))
-    source, before = copied_from(node), dict(space.finer)
+    source, before = original_of(node), dict(space.finer)
     if source is not None:
         try:
             return _strided(source, space.regroup(kept, sizes_of(source)))

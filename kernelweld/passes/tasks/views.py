@@ -115,10 +115,7 @@ _RESHAPES = frozenset({target for target, carried in VIEWS.items() if carried is
 
 
 def copied_from(node: fx.Node) -> fx.Node | None:
-    """What ``node`` is a copy of, in other dimensions maybe, made for the sake of ``node`` alone; else None.
-
-    A kernel that reads it instead, by its own strides, needs no copy.
-    """
+    """What ``node`` is a copy of, other dimensions allowed, made for the sake of ``node`` alone; else None."""
     while node.op == "call_function" and node.target in _RESHAPES:
         source: fx.Node = node.args[0]  # type: ignore[assignment]
         if len(source.users) > 1 or not _share_memory(node.meta["val"], source.meta["val"]):
@@ -126,6 +123,20 @@ def copied_from(node: fx.Node) -> fx.Node | None:
         node = source
     is_copy = node.op == "call_function" and node.target is aten.clone.default
     return node.args[0] if is_copy else None  # type: ignore[return-value]
+
+
+def original_of(node: fx.Node) -> fx.Node | None:
+    """What a kernel may read in place of ``node``, by its own strides, so that no copy is made; None if there
+    is nothing, or something writes to it: the copy may be of what was there before.
+    """
+    original = copied_from(node)
+    if original is None or any(map(_writes, base_of(original).users)):
+        return None
+    return original
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _share_memory(view: torch.Tensor, source: torch.Tensor) -> bool:
