@@ -115,7 +115,7 @@ _RESHAPES = frozenset({target for target, carried in VIEWS.items() if carried is
 
 
 def copied_from(node: fx.Node) -> fx.Node | None:
-    """What ``node`` is a copy of, other dimensions allowed, made for the sake of ``node`` alone; else None."""
+    """What ``node`` is a copy of, in any dimensions, made for the sake of ``node`` alone; else None."""
     while node.op == "call_function" and node.target in _RESHAPES:
         source: fx.Node = node.args[0]  # type: ignore[assignment]
         if len(source.users) > 1 or not _share_memory(node.meta["val"], source.meta["val"]):
