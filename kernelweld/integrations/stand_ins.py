@@ -61,6 +61,17 @@ def define(found: Mapping[str, Any]) -> None:
     forget_roundings()  # what was asked before may be known now
 
 
+def undefine() -> None:
+    """Takes all stand-ins back, so that the library itself may be loaded. Graphs that call them are not to be
+    run any more.
+    """
+    for library in _LIBRARIES.values():
+        library._destroy()
+    _LIBRARIES.clear()
+    _ROUNDINGS.clear()
+    forget_roundings()
+
+
 def _readable(schema: str) -> str:
     return _CLASS.sub("str", _WRITTEN.sub(r"(a\1!)", schema))
 

@@ -8,18 +8,26 @@ describe.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from kernelweld.integrations.graph_file import load
+from kernelweld.integrations.stand_ins import undefine
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
 from kernelweld.passes.summary import run_reported
 from kernelweld.passes.verification.check import check_weld
 
 FILES = sorted((Path(__file__).parent / "engine_graphs").glob("*.pt2"))
+
+
+@pytest.fixture(autouse=True)
+def stand_ins() -> Iterator[None]:
+    """Other tests of this process define these operators themselves."""
+    yield
+    undefine()
 
 
 def graph(path: Path) -> torch.fx.GraphModule:
