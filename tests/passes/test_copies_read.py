@@ -44,6 +44,12 @@ def of_rows_that_are_joined(x: Tensor, projected: Tensor, w: Tensor) -> Tensor:
 READ_AT_ONCE = [gated_by_a_part, of_a_part, of_turned_heads]
 
 
+def pairs(x: Tensor, projected: Tensor, w: Tensor) -> Tensor:
+    """Each value twice, as tables of an interleaved rotation have it: rows of the copy are longer."""
+    twice = projected[:, : N // 2, None].expand(T, N // 2, 2).contiguous().view(T, N)
+    return norm(x.view(T, H, N)[:, 0], w) * twice
+
+
 def kept_as_well(x: Tensor, projected: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     z = projected[:, H * N :].view(T, H, N).contiguous()
     return norm(z.view(T * H, N), w), z
@@ -68,12 +74,12 @@ def test_read_at_once(function: Callable[..., object]) -> None:
     assert copies(function) == 0
 
 
-@pytest.mark.parametrize("function", [kept_as_well])
-def test_a_copy_that_others_read_is_made(function: Callable[..., object]) -> None:
+@pytest.mark.parametrize("function", [kept_as_well, pairs, of_rows_that_are_joined])
+def test_a_copy_of_other_rows_or_that_others_read_is_made(function: Callable[..., object]) -> None:
     assert copies(function) == 1
 
 
-@pytest.mark.parametrize("function", [*READ_AT_ONCE, kept_as_well, of_rows_that_are_joined])
+@pytest.mark.parametrize("function", [*READ_AT_ONCE, kept_as_well, pairs, of_rows_that_are_joined])
 def test_values_and_strides(function: Callable[..., object]) -> None:
     torch._dynamo.reset()
     options = {"pipeline": "canonicalize,raise,plan{keep-all=true},verify-welds,lower"}

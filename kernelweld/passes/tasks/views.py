@@ -126,13 +126,15 @@ def copied_from(node: fx.Node) -> fx.Node | None:
 
 
 def original_of(node: fx.Node) -> fx.Node | None:
-    """What a kernel may read in place of ``node``, by its own strides, so that no copy is made; None if there
-    is nothing, or something writes to it: the copy may be of what was there before.
+    """What a kernel may read in place of ``node``, by its own strides, so that no copy is made.
+
+    None if there is nothing; if its rows are others, as no tile is cut; or if something writes to it: the
+    copy may be of what was there before.
     """
     original = copied_from(node)
-    if original is None or any(map(_writes, base_of(original).users)):
+    if original is None or sizes_of(original)[-1:] != sizes_of(node)[-1:]:
         return None
-    return original
+    return None if any(map(_writes, base_of(original).users)) else original
 
 
 def _writes(node: fx.Node) -> bool:
