@@ -17,7 +17,7 @@ from kernelweld.errors import BadOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernelweld.integrations.vllm.recommended import Field, Recommendation
+    from kernelweld.integrations.vllm.recommended import Field, Recommendation, Serving
 
 EXAMPLES = """Examples:
 
@@ -71,16 +71,9 @@ def command(
     MODEL, or kernelweld would not work inside that release.
     """
     from kernelweld.cli.vllm_model import model_config
-    from kernelweld.integrations.vllm.options import from_environment
-    from kernelweld.integrations.vllm.recommended import Serving, recommended
-    from kernelweld.integrations.vllm.versions import installed, is_for_cpus, release
+    from kernelweld.integrations.vllm.recommended import recommended
 
-    if vllm is not None and release(vllm) is None:
-        raise BadOption("--vllm", vllm, "a version such as 0.32.0")
-    untested = from_environment().untested_vllm
-    device = device or (Device.cpu if vllm is None and is_for_cpus() else Device.cuda)
-    serving = Serving(vllm or installed(), device.value, tensor_parallel, untested)
-    found = recommended(model_config(model), serving)
+    found = recommended(model_config(model), _serving(vllm, device, tensor_parallel))
     active = found.inactive is None
     shown = [one for one in found.fields if active and (everything or one.value is not None)]
     if as_json:
@@ -89,6 +82,18 @@ def command(
         _show(found, shown)
     if not active:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _serving(vllm: str | None, device: Device | None, tensor_parallel: int) -> Serving:
+    """What is not said is that of the vLLM that is installed. Raises BadOption for a version that is none."""
+    from kernelweld.integrations.vllm.options import from_environment
+    from kernelweld.integrations.vllm.recommended import Serving
+    from kernelweld.integrations.vllm.versions import installed, is_for_cpus, release
+
+    if vllm is not None and release(vllm) is None:
+        raise BadOption("--vllm", vllm, "a version such as 0.32.0")
+    device = device or (Device.cpu if vllm is None and is_for_cpus() else Device.cuda)
+    return Serving(vllm or installed(), device.value, tensor_parallel, from_environment().untested_vllm)
 
 
 def as_dict(found: Recommendation, shown: Sequence[Field]) -> dict[str, object]:
