@@ -62,7 +62,7 @@ class CompileLog:
 
 
 def cases() -> Iterator[ParameterSet]:
-    """Each target with either cache and either batch; of one target a model, half of them in ``make test``."""
+    """Each target with either cache and either batch; half of most of them in ``make test``."""
     for target in TARGETS:
         for cache, batch in (("static", 1), ("dynamic", 3), ("dynamic", 1), ("static", 3)):
             sampled = (cache, batch) in (("static", 1), ("dynamic", 3)) and target not in ALIKE
