@@ -76,7 +76,7 @@ def test_read_at_once(function: Callable[..., object]) -> None:
 
 @pytest.mark.parametrize("function", [kept_as_well, pairs, of_rows_that_are_joined])
 def test_a_copy_of_other_rows_or_that_others_read_is_made(function: Callable[..., object]) -> None:
-    assert copies(function) == 1
+    assert copies(function) > 0
 
 
 @pytest.mark.parametrize("function", [*READ_AT_ONCE, kept_as_well, pairs, of_rows_that_are_joined])
