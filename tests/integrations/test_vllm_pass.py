@@ -207,6 +207,27 @@ def test_no_artefact_of_another_process_is_taken_while_graphs_are_dumped(
 # --- what it does ---
 
 
+@pytest.mark.parametrize(
+    ("options", "welds", "left_out"),
+    [
+        (Options(pipeline="canonicalize,raise,plan{keep-all=true}"), (), 0),
+        (Options(without=("rms_norm",)), (), 1),
+    ],
+    ids=["a plan that nobody carries out", "left out"],
+)
+def test_what_is_not_made_is_not_told_as_made(
+    monkeypatch: pytest.MonkeyPatch, options: Options, welds: tuple[str, ...], left_out: int
+) -> None:
+    vllm_stub.install(monkeypatch)
+    torch._dynamo.reset()
+    compiled = torch.compile(norm, options={outcome.KEY: VllmPass(options)})
+    with inductor_config.patch(force_disable_caches=True), torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs()), norm(*inputs()))
+    (piece,) = STATISTICS.pieces
+    assert piece.welds == welds and len(piece.left_out) == left_out
+    assert "nothing welded" in str(piece)
+
+
 def test_it_welds_what_inductor_hands_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

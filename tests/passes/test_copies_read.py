@@ -50,6 +50,13 @@ def pairs(x: Tensor, projected: Tensor, w: Tensor) -> Tensor:
     return norm(x.view(T, H, N)[:, 0], w) * twice
 
 
+def written_later(x: Tensor, projected: Tensor, w: Tensor) -> Tensor:
+    """The copy may be of what was there before."""
+    y = norm(projected[:, H * N :].view(T, H, N).contiguous().view(T * H, N), w)
+    projected.mul_(2.0)
+    return y
+
+
 def kept_as_well(x: Tensor, projected: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     z = projected[:, H * N :].view(T, H, N).contiguous()
     return norm(z.view(T * H, N), w), z
@@ -74,7 +81,7 @@ def test_read_at_once(function: Callable[..., object]) -> None:
     assert copies(function) == 0
 
 
-@pytest.mark.parametrize("function", [kept_as_well, pairs, of_rows_that_are_joined])
+@pytest.mark.parametrize("function", [kept_as_well, pairs, of_rows_that_are_joined, written_later])
 def test_a_copy_of_other_rows_or_that_others_read_is_made(function: Callable[..., object]) -> None:
     assert copies(function) > 0
 

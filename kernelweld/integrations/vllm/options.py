@@ -32,7 +32,7 @@ class Options:
     Args:
         enabled: Whether graphs are welded at all.
         pipeline: Passes to run in place of kernelweld's own.
-        without: Ids of welds that are not made.
+        without: Ids or names of welds that are not made.
         max_tokens: Only graphs compiled for at most so many tokens are welded.
         verify: Checks each weld on drawn inputs while it compiles, and drops those that break the contract.
         strict: Raises where kernelweld would log a line and leave the graph as it was.
