@@ -21,11 +21,12 @@ MAY_IMPORT = {
     "tables": {"ir"},  # for its types only
     "patterns": {"ir"},
     "codegen": {"ir"},
-    "passes": {"patterns", "codegen", "ir"},
-    "models": {"ir"},
+    "kernels": {"codegen", "ir"},
+    "passes": {"patterns", "codegen", "kernels", "ir"},
+    "models": {"kernels", "ir"},
     "runtime": {"ir", "models"},
     "integrations": {"passes", "patterns", "codegen", "ir"},
-    "cli": {"tables", "integrations", "passes", "patterns", "codegen", "ir"},
+    "cli": {"tables", "integrations", "passes", "patterns", "codegen", "models", "ir"},
 }
 
 
