@@ -18,8 +18,8 @@ _LIBRARY = torch.library.Library("kernelweld", "FRAGMENT")
 class Operator:
     """An operator of ``torch.ops.kernelweld``.
 
-    ``reference`` computes it in plain torch, on any device; it also gives tracers the shapes, unless ``shapes``
-    does. ``kernel`` computes it on CUDA tensors with the same result; ``launches`` is how many kernels that is.
+    ``reference`` computes it in plain torch, on any device; it also gives tracers the shapes, unless
+    ``shapes`` does. ``kernel`` computes it on CUDA tensors with the same result, in ``launches`` launches.
     """
 
     overload: OpOverload

@@ -9,6 +9,7 @@ from torch import fx
 
 from kernelweld.ir import CacheWrite, word_of
 from kernelweld.passes.contraction import Contraction, escaping, producers
+from kernelweld.passes.joining import Join
 from kernelweld.passes.launches.traits import Trait, trait_of
 from kernelweld.passes.tasks.caches import clash
 from kernelweld.passes.weld import Chain
@@ -17,10 +18,12 @@ from kernelweld.passes.weld import Chain
 _REACH = 8
 
 
-def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple[Chain, ...]]:
+def pack(
+    graph: fx.Graph, chains: Sequence[Chain], max_tasks: int, joins: Sequence[Join] = ()
+) -> list[tuple[Chain, ...]]:
     """Groups ``chains`` into packs of at most ``max_tasks``, each of one device and level; the order
     of first chains is kept. A chain that only leaves rows of caches goes with any pack near it: nothing
-    waits for it.
+    waits for it. Chains of one of ``joins`` go together, whatever their levels.
     """
     contraction = Contraction(graph)
     for chain in chains:
@@ -31,12 +34,15 @@ def pack(graph: fx.Graph, chains: Sequence[Chain], max_tasks: int) -> list[tuple
     for chain in sorted(chains, key=_is_lone_write):  # the others first
         level, device = levels[chain.steps[0]], chain.steps[0].meta["val"].device
         reach = _REACH if _is_lone_write(chain) else 0
-        near = [open_packs[device, level + by] for by in sorted(range(-reach, reach + 1), key=abs)]
+        beside = {one for join in joins if chain in join.chains for one in join.chains}
+        near = [[p for p in packs if not beside.isdisjoint(p)]]
+        near += [open_packs[device, level + by] for by in sorted(range(-reach, reach + 1), key=abs)]
         found = (p for ps in near for p in ps if len(p) < max_tasks and _joins(contraction, p, chain))
         home = next(found, None)
         if home is None:
             home = []
             packs.append(home)
+        if not any(home is other for other in open_packs[device, level]):
             open_packs[device, level].append(home)
         home.append(chain)
         contraction.join([node for member in home for node in member.steps])

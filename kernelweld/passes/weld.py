@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from kernelweld.ir import Word, step_of
+from kernelweld.ir import Pointwise, RowReduce, Word, step_of
 from kernelweld.ir.origin import sources_of
 from kernelweld.ir.report import NearMiss, WeldReport
 
@@ -64,4 +64,7 @@ def describe(weld: Weld) -> WeldReport:
 
 
 def _title(chain: Chain) -> str:
-    return " -> ".join(dict.fromkeys(word.kind for word in chain.words))
+    """The words of a chain; of one without words, its unnamed steps."""
+    named = [word.kind for word in chain.words]
+    unnamed = [step for node in chain.steps if isinstance(step := step_of(node), Pointwise | RowReduce)]
+    return " -> ".join(dict.fromkeys(named or [step.name for step in unnamed]))

@@ -28,7 +28,7 @@ from kernelweld.passes.tasks.axes import Axis, AxisSpace, DomainMismatch
 from kernelweld.passes.tasks.caches import Part, part_of, target_of
 from kernelweld.passes.tasks.derived import Place, derived, is_derived
 from kernelweld.passes.tasks.domain import Domain, find_domain, value_of
-from kernelweld.passes.tasks.held import Access, write_access
+from kernelweld.passes.tasks.held import Access, memory_strides, write_access
 from kernelweld.passes.tasks.landing import jumps_of, landing
 from kernelweld.passes.tasks.layout import Layout, lay_out
 from kernelweld.passes.tasks.steps import operands_of
@@ -198,9 +198,11 @@ class _Assembly:
         return int(feature.size) if feature is not None else 1
 
     def _store(self, node: fx.Node) -> None:
-        place, space, dims = landing(self.layout, self.domain, node)
-        name = self.arguments.write(place, _kind(node))
-        operand = self._address(write_access(place, dims), name, space)
+        lands = landing(self.layout, self.domain, node, self.arguments.steps)
+        name = self.arguments.write(lands.place, _kind(node))
+        access = write_access(lands.place, lands.dims)
+        offset = lands.column * memory_strides(lands.place)[-1]
+        operand = self._address(replace(access, offset=offset), name, lands.space)
         dtype = node.meta["val"].dtype
         if operand.dtype != dtype:  # bytes, copied as integers
             operand = replace(operand, dtype=dtype, argument=operand.dtype)
