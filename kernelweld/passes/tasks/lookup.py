@@ -65,7 +65,7 @@ def _is_half(node: fx.Node, tables: fx.Node) -> bool:
 
 def _viewed(node: fx.Node) -> fx.Node:
     """What ``node`` is, but for dimensions before the last."""
-    while node.target in _LEADING and sizes_of(node)[-1] == sizes_of(node.args[0])[-1]:  # type: ignore[arg-type]
+    while node.target in _LEADING and sizes_of(node)[-1:] == sizes_of(node.args[0])[-1:]:  # type: ignore[arg-type]
         node = node.args[0]  # type: ignore[assignment]
     return node
 
