@@ -16,6 +16,7 @@ from kernelweld.codegen.task import Apply, Reduce, RowTask, WeldProgram
 from kernelweld.codegen.tile import padded
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.matvec import MatVec
 from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.word import Word
@@ -34,7 +35,7 @@ _MOST_WARP_ELEMENTS = 2048
 _CANDIDATE_WARPS = (1, 2, 4, 8, 16, 32)
 _CANDIDATE_FACTORS = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 
-_REDUCING = (RMSNorm, LayerNorm, L2Norm, QuantScale)
+_REDUCING = (RMSNorm, LayerNorm, L2Norm, QuantScale, MatVec)
 
 
 @dataclass(frozen=True)

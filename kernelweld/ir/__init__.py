@@ -14,6 +14,7 @@ from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.matvec import MatVec
 from kernelweld.ir.pointwise import Pointwise
 from kernelweld.ir.quant import Quant
 from kernelweld.ir.quant_scale import QuantScale
@@ -34,6 +35,7 @@ __all__ = [
     "GateMul",
     "L2Norm",
     "LayerNorm",
+    "MatVec",
     "Pointwise",
     "Quant",
     "QuantScale",

@@ -24,6 +24,7 @@ from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.matvec import MatVec
 from kernelweld.ir.offers import accepted, origin, refuse_known
 from kernelweld.ir.pointwise import POINTWISE, Pointwise
 from kernelweld.ir.quant import Quant
@@ -50,6 +51,7 @@ WORDS: tuple[type[Word], ...] = (
     E4M3,
     E2M1,
     CacheWrite,
+    MatVec,
 )
 
 Step = Word | Pointwise | RowReduce

@@ -1,4 +1,4 @@
-"""``skinny-gemm``: the product of one row and a matrix becomes a multiply and a row sum."""
+"""``skinny-gemm``: the product of one row and a narrow matrix becomes a multiply and a row sum."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ cast = torch.ops.prims.convert_element_type.default
 
 #: Dtypes that are widened to float32 before multiplying, and float32 itself.
 _DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
-_PRODUCTS = (aten.mm.default, aten.bmm.default)
 
 
 @dataclass(frozen=True)
 class SkinnyGemmPass(Pass):
-    """Rewrites ``mm`` with one static row and at most ``max_columns`` columns, and ``bmm`` with one such row
-    a batch.
+    """Rewrites ``mm`` with one static row and at most ``max_columns`` columns.
 
     Before: ``%2: f32[1,256] = mm(%x[1,7168], permute(%w[256,7168]))``
     After: ``%2 = reshape(sum(mul(%w, %x), -1))`` in float32, rounded to the dtype of the product
 
     A GEMM library splits such a product over K and reduces it in a second launch; as a row sum it is one
-    kernel that reads the weight once, what follows it (a router's sigmoid and bias) is fused behind it, and
-    it can share a launch with other work (the heads' product of absorbed latent attention with the rotation
-    beside it). The sum is accumulated in float32, as the library does. Not handled: an ``mm`` whose matrix is
-    not the transpose of a row-major weight, a ``bmm`` whose matrix is computed, symbolic rows, addmm.
+    kernel that reads the weight once, and what follows it (a router's sigmoid and bias) is fused behind
+    it. The sum is accumulated in float32, as the library does. Not handled: a matrix that is not the
+    transpose of a row-major weight, symbolic rows, addmm.
     """
 
     name = "skinny-gemm"
@@ -39,47 +36,41 @@ class SkinnyGemmPass(Pass):
     max_columns: int = 1024
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
-        nodes = [n for op in _PRODUCTS for n in gm.graph.find_nodes(op="call_function", target=op)]
-        found = [node for node in nodes if self._is_skinny(node)]
+        found = [
+            node
+            for node in gm.graph.find_nodes(op="call_function", target=aten.mm.default)
+            if self._is_skinny(node)
+        ]
         for node in found:
             _rewrite(node)
         return PassResult(modified=bool(found), count=len(found))
 
     def _is_skinny(self, node: fx.Node) -> bool:
         row, matrix = node.args[:2]
-        if not isinstance(row, fx.Node) or not isinstance(matrix, fx.Node):
+        if (
+            not isinstance(row, fx.Node)
+            or not isinstance(matrix, fx.Node)
+            or matrix.target is not aten.permute.default
+        ):
             return False
-        shapes = (node.meta["val"].shape, matrix.meta["val"].shape)
-        if any(not isinstance(size, int) for shape in shapes for size in shape):
-            return False
-        *_, rows, columns = shapes[0]
-        if rows != 1 or columns > self.max_columns or matrix.meta["val"].dtype not in _DTYPES:
-            return False
-        return _is_weight(matrix) if node.target is aten.bmm.default else _is_transposed(matrix)
-
-
-def _is_transposed(matrix: fx.Node) -> bool:
-    """Whether ``matrix`` is the transpose of a row-major weight."""
-    if matrix.target is not aten.permute.default:
-        return False
-    weight = matrix.args[0]
-    return isinstance(weight, fx.Node) and bool(weight.meta["val"].is_contiguous())
-
-
-def _is_weight(matrix: fx.Node) -> bool:
-    """Whether ``matrix`` is an input of the graph, or its transpose, and so lies as it is read."""
-    source = matrix.args[0] if matrix.target is aten.permute.default else matrix
-    return isinstance(source, fx.Node) and source.op in ("placeholder", "get_attr")
+        rows, columns = node.meta["val"].shape
+        weight = matrix.args[0].meta["val"]  # type: ignore[union-attr]
+        static = isinstance(rows, int) and isinstance(columns, int) and isinstance(weight.shape[1], int)
+        return (
+            static
+            and rows == 1
+            and columns <= self.max_columns
+            and weight.is_contiguous()
+            and weight.dtype in _DTYPES
+        )
 
 
 def _rewrite(node: fx.Node) -> None:
     row, matrix = node.args[:2]
     assert isinstance(row, fx.Node) and isinstance(matrix, fx.Node)
-    result, rank = node.meta["val"], node.meta["val"].dim()
-    swapped = [*range(rank - 2), rank - 1, rank - 2]
-    weight = matrix.args[0] if matrix.target is aten.permute.default else None
-    if not isinstance(weight, fx.Node) or matrix.args[1] != swapped:
-        weight = _call(node, aten.permute.default, matrix, swapped)
+    weight = matrix.args[0]
+    assert isinstance(weight, fx.Node)
+    result = node.meta["val"]
     product = _call(node, aten.mul.Tensor, _widened(node, weight), _widened(node, row))
     total = _call(node, aten.sum.dim_IntList, product, [-1])
     rounded = total if result.dtype == torch.float32 else _call(node, cast, total, result.dtype)

@@ -17,6 +17,7 @@ from kernelweld.patterns.e8m0 import E8M0Pattern
 from kernelweld.patterns.gate_mul import GateMulPattern
 from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
+from kernelweld.patterns.matvec import MatVecPattern
 from kernelweld.patterns.pattern import Pattern
 from kernelweld.patterns.quant import QuantPattern
 from kernelweld.patterns.quant_operators import QuantOperatorPattern
@@ -46,6 +47,7 @@ PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
             QuantOperatorPattern,
             CacheWritePattern,
             ResidualAddPattern,
+            MatVecPattern,
         )
     }
 )

@@ -51,24 +51,3 @@ def test_leaves_real_gemms(rows: int, columns: int) -> None:
 def test_leaves_a_matrix_that_is_not_a_transposed_weight() -> None:
     gm = capture(lambda x, w: x @ w, (torch.randn(1, 64), torch.randn(64, 8))).graphs[0]
     assert SkinnyGemmPass().run(gm, PassContext()).count == 0
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_row_a_batch_becomes_a_row_sum(dtype: torch.dtype, transposed: bool) -> None:
-    heads = torch.randn(3, 24, 40, dtype=dtype) if transposed else torch.randn(3, 40, 24, dtype=dtype)
-    x = torch.randn(1, 3, 40, dtype=dtype)
-    captured = capture(
-        lambda x, w: torch.bmm(x.transpose(0, 1), w.transpose(1, 2) if transposed else w) * 2, (x, heads)
-    )
-    gm, inputs = captured.graphs[0], captured.inputs[0]
-    before = gm(*inputs)[0]
-    assert SkinnyGemmPass().run(gm, PassContext()).count == 1
-    gm.recompile()
-    assert (count(gm, aten.bmm.default), count(gm, aten.sum.dim_IntList)) == (0, 1)
-    torch.testing.assert_close(gm(*inputs)[0], before)
-
-
-def test_leaves_a_batch_of_computed_matrices() -> None:
-    gm = capture(lambda x, w: torch.bmm(x, w * 2), (torch.randn(3, 1, 40), torch.randn(3, 40, 24))).graphs[0]
-    assert SkinnyGemmPass().run(gm, PassContext()).count == 0

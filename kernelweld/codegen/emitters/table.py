@@ -10,6 +10,7 @@ from kernelweld.codegen.emitters.contract import Emitter, no_alignment
 from kernelweld.codegen.emitters.e2m1 import E2M1_PAIRS
 from kernelweld.codegen.emitters.elementwise import ELEMENTWISE
 from kernelweld.codegen.emitters.gate import GATE_MUL, RESIDUAL_ADD
+from kernelweld.codegen.emitters.matvec import MATVEC
 from kernelweld.codegen.emitters.norms import L2_NORM, LAYER_NORM, RMS_NORM
 from kernelweld.codegen.emitters.quant import E4M3_NUMBER, E8M0_BYTE, QUANT, QUANT_SCALE
 from kernelweld.codegen.emitters.reduce import REDUCE
@@ -25,6 +26,7 @@ from kernelweld.ir.e8m0 import E8M0
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
+from kernelweld.ir.matvec import MatVec
 from kernelweld.ir.quant import Quant
 from kernelweld.ir.quant_scale import QuantScale
 from kernelweld.ir.residual_add import ResidualAdd
@@ -48,6 +50,7 @@ WORD_EMITTERS: Mapping[type[Word], Emitter[Apply]] = MappingProxyType(
         E8M0: E8M0_BYTE,
         E4M3: E4M3_NUMBER,
         E2M1: E2M1_PAIRS,
+        MatVec: MATVEC,
     }
 )
 

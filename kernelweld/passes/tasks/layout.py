@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from kernelweld.codegen.task import DTYPES
-from kernelweld.ir import E2M1, E4M3, E8M0, CacheWrite, Quant, Rope, step_of
+from kernelweld.ir import E2M1, E4M3, E8M0, CacheWrite, MatVec, Quant, Rope, step_of
 from kernelweld.passes.tasks.axes import AxisSpace, Dim, Dims, DomainMismatch
 from kernelweld.passes.tasks.held import Access, Held, read_access
 from kernelweld.passes.tasks.steps import Need, is_concat, is_feature_slice, need_of, operands_of
@@ -79,6 +79,8 @@ class Layout:
             return self._write_dims(node, step)
         if isinstance(step, E2M1):
             return self._pair_dims(node, step)
+        if isinstance(step, MatVec):
+            return self._product_dims(node, step)
         tensors = [o for o in operands_of(node) if isinstance(o, fx.Node)]
         need = need_of(node)
         whole = need is not Need.NOTHING
@@ -117,6 +119,16 @@ class Layout:
             self._join(node, one, ((),) * len(sizes_of(one)))
         self._demand(node, Need.SINGLE, block)
         return (*outer, blocks + self.space.fresh(width * 0 + step.block // 2, "feature"))
+
+    def _product_dims(self, node: fx.Node, step: MatVec) -> Dims:
+        """A product walks the rows of its weight, each of them whole, and one row of ``x`` for all of them."""
+        weight, x = (o for o in operands_of(node) if isinstance(o, fx.Node))
+        dims = tuple(self.space.fresh(size) for size in sizes_of(weight))
+        *batch, column, depth = (*dims[:-2], dims[-1], dims[-2]) if step.transposed else dims
+        self._join(node, weight, dims)
+        self._join(node, x, (*batch, (), depth))
+        self._demand(node, Need.WHOLE, depth)
+        return (*batch, (), column)
 
     def _table_dims(self, table: fx.Node, dims: Dims) -> Dims:
         """A table of cosines or sines has the rows of the step, and a last dimension of its own."""
