@@ -130,6 +130,25 @@ class BadTrace(BadTarget):
 
 
 @dataclass(eq=False)
+class BadCheckpoint(KernelweldError):
+    """Weights that are not those of the model. ``problems`` has a line for each tensor that differs."""
+
+    folder: str
+    problems: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.excerpt = "\n".join(self.problems)
+
+    @property
+    def what(self) -> str:
+        return f"the weights in {self.folder!r} are not those of the model that its config.json describes"
+
+    @property
+    def remedy(self) -> str:
+        return "Fetch the checkpoint again, or use the config.json that belongs to it."
+
+
+@dataclass(eq=False)
 class MissingDependency(KernelweldError):
     """An optional package that is not installed. ``extra`` is the extra of kernelweld that brings it."""
 
