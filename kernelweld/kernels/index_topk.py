@@ -24,7 +24,8 @@ from kernelweld.errors import BadOperand
 from kernelweld.kernels.operator import define
 
 _SCHEMA = "index_topk(Tensor scores, Tensor lengths, Tensor? table=None, *, int k, int block=0) -> Tensor"
-_RING, _SLICE = 1 << 18, 1 << 10  # counters of a device, and how many one call takes
+_RING, _SLICE = 1 << 18, 1 << 10  # counters of a device, and how many one call takes at most
+_LANES = 64  # the most programs of one row
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,17 @@ def launch(
         return out
     tile = min(sizes.tile, _power_of_two(columns))
     long = columns > tile
-    parts = max(1, min(-(-columns // sizes.chunk), sizes.programs // rows)) if long else 1
+    parts = max(1, min(-(-columns // sizes.chunk), sizes.programs // rows, _LANES)) if long else 1
     programs = rows * parts if parts > 1 or not long else min(rows, sizes.programs)
     room = max(sizes.chunk, min(_power_of_two(4 * k), sizes.tile))
-    kept = torch.empty((programs if long else 0, room), dtype=torch.int64, device=device)
-    tallies = torch.empty(programs if long else 0, dtype=torch.int64, device=device)
+    kept = torch.empty((2, programs if long else 0, room), dtype=torch.int32, device=device)
     topk_rows[(programs,)](
-        scores.view(torch.int32), lengths, out if table is None else table, out, kept, tallies,
-        _counters(device) if parts > 1 else tallies, rows, columns, scores.stride(0), lengths.stride(0),
-        0 if table is None else table.stride(0), K=k, BLOCK=0 if table is None else block,
-        SMALL=min(sizes.small, tile), TILE=tile, CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, PARTS=parts,
-        LANES=_power_of_two(parts), LONG=long, num_warps=sizes.warps,
+        scores.view(torch.int32), lengths, out if table is None else table, out,
+        kept, torch.empty(programs, dtype=torch.int64, device=device) if long else out,
+        _counters(device) if long else out, rows, columns, parts,
+        scores.stride(0), lengths.stride(0), 0 if table is None else table.stride(0),
+        K=k, BLOCK=0 if table is None else block, SMALL=min(sizes.small, tile), TILE=tile,
+        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LANES=_LANES, LONG=long, num_warps=sizes.warps,
     )  # fmt: skip
     return out
 

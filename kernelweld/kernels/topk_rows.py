@@ -25,6 +25,17 @@ def _edge(row: tl.tensor, n: tl.tensor, K: tl.constexpr, SAMPLE: tl.constexpr) -
 
 
 @triton.jit
+def _scatter(out: tl.tensor, place: tl.tensor, value: tl.tensor, chosen: tl.tensor) -> None:
+    """Stores chosen values to their places.
+
+    The hint leaves every value in the thread that has it: else all of them, and their addresses, first go
+    through shared memory. The mask, which is not constant over any neighbours, keeps the stores scalar.
+    """
+    target = tl.max_contiguous(tl.multiple_of(out + place, 16), 4)
+    tl.store(target, value, mask=chosen)
+
+
+@triton.jit
 def _emit(
     out: tl.tensor,
     place: tl.tensor,
@@ -37,7 +48,7 @@ def _emit(
     if BLOCK > 0:
         page = tl.load(table + column // BLOCK, mask=chosen, other=0)
         column = page * BLOCK + column % BLOCK
-    tl.store(out + place, column, mask=chosen)
+    _scatter(out, place, column, chosen)
 
 
 @triton.jit
@@ -98,6 +109,7 @@ def _keep(
     first: tl.tensor,
     end: tl.tensor,
     kept: tl.tensor,
+    shift: tl.tensor,
     CHUNK: tl.constexpr,
     KEPT: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
@@ -111,19 +123,18 @@ def _keep(
         here = keys >= edge.to(tl.int32)
         upto = tl.cumsum(here.to(tl.int32), 0)
         place = count + upto - 1
-        entry = (keys.to(tl.int64) << 32) | column
-        tl.store(kept + place, entry, mask=here & (place < KEPT))
+        _scatter(kept, place, keys, here & (place < KEPT))
+        _scatter(kept + shift, place, column, here & (place < KEPT))
         count += tl.max(upto)
         tied += tl.sum((keys == (edge - 1).to(tl.int32)).to(tl.int32))
     pad = count + tl.arange(0, _PIECE)
-    absent = tl.full([_PIECE], ABSENT, tl.int64) << 32
-    tl.store(kept + pad, absent, mask=(pad < tl.cdiv(count, _PIECE) * _PIECE) & (pad < KEPT))
+    tl.store(kept + pad, ABSENT, mask=(pad < tl.cdiv(count, _PIECE) * _PIECE) & (pad < KEPT))
     return count, tied
 
 
 @triton.jit
 def _kept(
-    kept: tl.tensor, pieces: tl.tensor, total: tl.tensor, KEPT: tl.constexpr, LANES: tl.constexpr
+    kept: tl.tensor, shift: tl.tensor, pieces: tl.tensor, total: tl.tensor, KEPT: tl.constexpr, LANES: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
     """Keys and columns that the programs of a row kept, joined; ``pieces [LANES]`` of each of them."""
     piece = tl.arange(0, KEPT // _PIECE)
@@ -132,8 +143,8 @@ def _kept(
     place = (piece + skipped)[:, None] * _PIECE + tl.arange(0, _PIECE)[None, :]
     here = (piece < total)[:, None] & (place >= 0)
     place, here = tl.reshape(place, [KEPT]), tl.reshape(here, [KEPT])
-    entry = tl.load(kept + place, mask=here, other=ABSENT * 4294967296)
-    return (entry >> 32).to(tl.int32), entry.to(tl.int32)
+    keys = tl.load(kept + place, mask=here, other=ABSENT)
+    return keys, tl.load(kept + shift + place, mask=here, other=0)
 
 
 @triton.jit
@@ -144,6 +155,7 @@ def _finish(
     out: tl.tensor,
     edge: tl.tensor,
     kept: tl.tensor,
+    shift: tl.tensor,
     tallies: tl.tensor,
     active: tl.tensor,
     K: tl.constexpr,
@@ -161,7 +173,7 @@ def _finish(
     pieces = tl.cdiv(counts, _PIECE)
     used = tl.sum(pieces)
     if (total >= K) & (used * _PIECE <= KEPT):
-        keys, column = _kept(kept, pieces, used, KEPT, LANES)
+        keys, column = _kept(kept, shift, pieces, used, KEPT, LANES)
         lo, hi, _, n_hi = search(keys, row, n, LOWEST, NAN + 1, total, 0, K, K, KEPT, True)
         chosen, place, _, _ = places(keys, lo, hi, 0, 0, K - n_hi)
         _emit(out, place, table, column, chosen, BLOCK)
@@ -182,34 +194,31 @@ def _long(
     table: tl.tensor,
     out: tl.tensor,
     kept: tl.tensor,
+    shift: tl.tensor,
     tallies: tl.tensor,
     arrivals: tl.tensor,
     part: tl.tensor,
+    parts: tl.tensor,
     K: tl.constexpr,
     BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
     SAMPLE: tl.constexpr,
     KEPT: tl.constexpr,
-    PARTS: tl.constexpr,
     LANES: tl.constexpr,
 ) -> None:
     """One program's part in a row that is too long for registers; the last to arrive finishes the row."""
-    share = tl.cdiv(tl.cdiv(n, CHUNK), PARTS) * CHUNK
+    share = tl.cdiv(tl.cdiv(n, CHUNK), parts) * CHUNK
     active = tl.cdiv(n, share)
     if part < active:
         edge = _edge(row, n, K, SAMPLE)
         end = tl.minimum((part + 1) * share, n)
         mine = kept + part * KEPT
-        count, tied = _keep(row, n, edge, part * share, end, mine, CHUNK, KEPT)
+        count, tied = _keep(row, n, edge, part * share, end, mine, shift, CHUNK, KEPT)
         tl.store(tallies + part, (tied.to(tl.int64) << 32) | count)
         tl.debug_barrier()  # what all threads kept, before the one that arrives
-        before = 0
-        if PARTS > 1:
-            before = tl.atomic_add(arrivals, 1, sem="acq_rel")
-        if before == active - 1:
-            if PARTS > 1:
-                tl.store(arrivals, 0)
-            _finish(row, n, table, out, edge, kept, tallies, active, K, BLOCK, CHUNK, KEPT, LANES)
+        if tl.atomic_add(arrivals, 1, sem="acq_rel") == active - 1:
+            tl.store(arrivals, 0)
+            _finish(row, n, table, out, edge, kept, shift, tallies, active, K, BLOCK, CHUNK, KEPT, LANES)
             tl.debug_barrier()  # before the next row is kept in the same place
 
 
@@ -224,6 +233,7 @@ def topk_rows(
     arrivals: tl.tensor,
     rows: tl.tensor,
     columns: tl.tensor,
+    parts: tl.tensor,
     row_stride: tl.int64,
     length_stride: tl.int64,
     table_stride: tl.int64,
@@ -234,15 +244,15 @@ def topk_rows(
     CHUNK: tl.constexpr,
     SAMPLE: tl.constexpr,
     KEPT: tl.constexpr,
-    PARTS: tl.constexpr,
     LANES: tl.constexpr,
     LONG: tl.constexpr,
 ) -> None:
-    """``PARTS`` programs for a row; see the module."""
+    """``parts`` programs for a row; see the module."""
     program = tl.program_id(0)
-    part, first = program % PARTS, program // PARTS
+    part, first = program % parts, program // parts
+    shift = tl.num_programs(0).to(tl.int64) * KEPT  # from the keys to their columns
     region = (program - part).to(tl.int64)
-    for index in range(first, rows, tl.num_programs(0) // PARTS):
+    for index in range(first, rows, tl.num_programs(0) // parts):
         at = tl.full([], index, tl.int64)
         row = scores + at * row_stride
         target = out + at * K
@@ -259,6 +269,6 @@ def topk_rows(
                 _select(row, n, pages, target, K, BLOCK, TILE)
         elif LONG:
             _long(
-                row, n, pages, target, kept + region * KEPT, tallies + region, arrivals + first,
-                part, K, BLOCK, CHUNK, SAMPLE, KEPT, PARTS, LANES,
+                row, n, pages, target, kept + region * KEPT, shift, tallies + region, arrivals + first,
+                part, parts, K, BLOCK, CHUNK, SAMPLE, KEPT, LANES,
             )  # fmt: skip
