@@ -16,7 +16,7 @@ NAN = tl.constexpr(0x7F800001)
 _PATIENCE = tl.constexpr(16)  # rounds before thresholds stop to depend on the scores
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _key(bits: tl.tensor) -> tl.tensor:
     """The key of a float32 given by its bits: as ordered as the numbers, -0.0 as 0.0, NaN on top."""
     key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -24,27 +24,27 @@ def _key(bits: tl.tensor) -> tl.tensor:
     return tl.where((bits & 0x7FFFFFFF) > 0x7F800000, NAN, key)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _value(key: tl.tensor) -> tl.tensor:
     """The float32 of a key (int64)."""
     bits = key.to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _key_of(value: tl.tensor) -> tl.tensor:
     """The key (int64) of a float32."""
     return _key(value.to(tl.int32, bitcast=True)).to(tl.int64)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def load_keys(row: tl.tensor, column: tl.tensor, n: tl.tensor) -> tl.tensor:
     """The keys of columns of a row of ``n``."""
     here = column < n
     return tl.where(here, _key(tl.load(row + column, mask=here, other=0)), ABSENT)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _tally(
     keys: tl.tensor,
     row: tl.tensor,
@@ -54,7 +54,7 @@ def _tally(
     TILE: tl.constexpr,
     HELD: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """How many keys are at least ``low`` and at least ``high``: of ``keys`` if they are held, else of the row."""
+    """How many keys are at least ``low`` and how many ``high``: of held ``keys``, else of the row."""
     low, high = low.to(tl.int32), high.to(tl.int32)
     if HELD:
         both = tl.sum((keys >= low).to(tl.int32) + ((keys >= high).to(tl.int32) << 16))
@@ -69,7 +69,7 @@ def _tally(
     return n_low, n_high
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _extent(
     keys: tl.tensor,
     row: tl.tensor,
@@ -92,7 +92,7 @@ def _extent(
     return tl.min(least).to(tl.int64), tl.max(most).to(tl.int64) + 1
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _thresholds(
     lo: tl.tensor,
     hi: tl.tensor,
@@ -104,8 +104,8 @@ def _thresholds(
 ) -> tuple[tl.tensor, ...]:
     """Two keys inside the bracket, around the one that ``rank`` keys are expected to be at least.
 
-    The scores are taken to be spread evenly over the bracket; after a round that said little the middle of the
-    keys is tried as well, and where values cannot be interpolated the keys are quartered.
+    The scores are taken to be spread evenly over the bracket; after a round that said little the middle of
+    the keys is tried as well, and where values cannot be interpolated the keys are quartered.
     """
     width, base = hi - lo, _value(lo)
     span = _value(hi) - base
@@ -118,7 +118,7 @@ def _thresholds(
     return tl.minimum(tl.maximum(low, lo + 1), hi - 1), tl.minimum(tl.maximum(high, lo + 1), hi - 1)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def search(
     keys: tl.tensor,
     row: tl.tensor,
@@ -159,7 +159,7 @@ def search(
     return lo, hi, n_lo, n_hi
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def places(
     keys: tl.tensor, lo: tl.tensor, hi: tl.tensor, above: tl.tensor, tied: tl.tensor, spare: tl.tensor
 ) -> tuple[tl.tensor, ...]:

@@ -48,10 +48,11 @@ def reference(
 ) -> torch.Tensor:
     """The ``k`` largest of ``scores[r, :lengths[r]]`` for each row, by a stable sort.
 
-    ``scores [R, L]`` float32 with last stride 1, ``lengths [R]`` int32: more than L counts as L, negative as 0.
-    Gives int32 ``[R, k]``: column indices in ascending order, then -1. Of equal scores the lowest index wins;
-    NaN counts as largest, and -0.0 equals 0.0. With ``table [R, P]`` int32 and ``block`` an index ``i`` is
-    written as its slot, ``table[r, i // block] * block + i % block``.
+    ``scores [R, L]`` float32 with last stride 1, ``lengths [R]`` int32: more than L counts as L, negative as
+    0. Gives int32 ``[R, k]``: column indices in ascending order, then -1. Of equal scores the lowest index
+    wins; NaN counts as largest, and -0.0 equals 0.0. With ``table [R, P]`` int32 and ``block`` an index ``i``
+    is written as its slot, ``table[r, i // block] * block + i % block``.
+    Raises BadOperand for other operands.
     """
     _check(scores, lengths, table, k, block)
     width = scores.shape[1]
@@ -154,7 +155,8 @@ def _check(
 
 def _words(tensor: torch.Tensor) -> str:
     """Dtype, shape and strides of a tensor."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} with strides {list(tensor.stride())}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
 
 
 index_topk = define(_SCHEMA, reference, kernel, _shape)

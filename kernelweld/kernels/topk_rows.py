@@ -11,7 +11,7 @@ _GROUP = tl.constexpr(8)  # neighbours in a sample: one sector of memory
 _PIECE = tl.constexpr(64)  # what the programs keep is padded to pieces
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _edge(row: tl.tensor, n: tl.tensor, K: tl.constexpr, SAMPLE: tl.constexpr) -> tl.tensor:
     """A key that about ``2 * K`` to ``3 * K`` scores of a row are at least, by a sample of groups of
     neighbours: the same in every program of the row.
@@ -24,7 +24,7 @@ def _edge(row: tl.tensor, n: tl.tensor, K: tl.constexpr, SAMPLE: tl.constexpr) -
     return tl.where(n_lo > most, hi, lo)  # above a score that is very frequent
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _scatter(out: tl.tensor, place: tl.tensor, value: tl.tensor, chosen: tl.tensor) -> None:
     """Stores chosen values to their places.
 
@@ -35,7 +35,7 @@ def _scatter(out: tl.tensor, place: tl.tensor, value: tl.tensor, chosen: tl.tens
     tl.store(target, value, mask=chosen)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _emit(
     out: tl.tensor,
     place: tl.tensor,
@@ -51,7 +51,7 @@ def _emit(
     _scatter(out, place, column, chosen)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _copy(
     n: tl.tensor, table: tl.tensor, out: tl.tensor, K: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ) -> None:
@@ -62,7 +62,7 @@ def _copy(
         tl.store(out + column, -1, mask=(column >= n) & (column < K))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _select(
     row: tl.tensor,
     n: tl.tensor,
@@ -80,7 +80,7 @@ def _select(
     _emit(out, place, table, column, chosen, BLOCK)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _sweep(
     row: tl.tensor,
     n: tl.tensor,
@@ -93,7 +93,7 @@ def _sweep(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Chooses the ``n_hi`` columns of keys from ``hi`` on and the first of those in the bracket, tile by tile."""
+    """Chooses the ``n_hi`` columns of keys from ``hi`` on and the first in the bracket, tile by tile."""
     above, tied = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
     for first in range(0, n, TILE):
         column = first + tl.arange(0, TILE)
@@ -101,7 +101,7 @@ def _sweep(
         _emit(out, place, table, column, chosen, BLOCK)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _keep(
     row: tl.tensor,
     n: tl.tensor,
@@ -113,8 +113,8 @@ def _keep(
     CHUNK: tl.constexpr,
     KEPT: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """Keeps key and column of what is at least ``edge`` in a share of a row, in order, padded to whole pieces,
-    as far as there is room. Gives how many these are, and how many lie just below.
+    """Keeps key and column of what is at least ``edge`` in a share of a row, in order, padded to whole
+    pieces, as far as there is room. Gives how many these are, and how many lie just below.
     """
     count, tied = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
     for start in range(first, end, CHUNK):
@@ -132,9 +132,14 @@ def _keep(
     return count, tied
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _kept(
-    kept: tl.tensor, shift: tl.tensor, pieces: tl.tensor, total: tl.tensor, KEPT: tl.constexpr, LANES: tl.constexpr
+    kept: tl.tensor,
+    shift: tl.tensor,
+    pieces: tl.tensor,
+    total: tl.tensor,
+    KEPT: tl.constexpr,
+    LANES: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
     """Keys and columns that the programs of a row kept, joined; ``pieces [LANES]`` of each of them."""
     piece = tl.arange(0, KEPT // _PIECE)
@@ -147,7 +152,7 @@ def _kept(
     return keys, tl.load(kept + shift + place, mask=here, other=0)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _finish(
     row: tl.tensor,
     n: tl.tensor,
@@ -187,7 +192,7 @@ def _finish(
         _sweep(row, n, table, out, lo, hi, n_hi, K, BLOCK, CHUNK)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _long(
     row: tl.tensor,
     n: tl.tensor,
@@ -222,7 +227,7 @@ def _long(
             tl.debug_barrier()  # before the next row is kept in the same place
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "columns", "parts", "length_stride", "table_stride"])  # type: ignore[untyped-decorator]
 def topk_rows(
     scores: tl.tensor,
     lengths: tl.tensor,

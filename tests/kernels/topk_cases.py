@@ -12,11 +12,11 @@ Scores = Callable[[torch.Tensor], torch.Tensor]
 
 def _special(noise: torch.Tensor) -> torch.Tensor:
     """NaN of both signs, both infinities, both zeros and subnormals, among ordinary scores."""
-    nan = torch.tensor([0x7FC00000, -0x400000, 0x7F800001], dtype=torch.int32).view(torch.float32).tolist()
-    values = [*nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.4e-45, 3e38, -3e38]
-    table = torch.tensor(values, device=noise.device)
-    chosen = torch.randint(0, 2 * len(values), noise.shape, device=noise.device)
-    return torch.where(chosen < len(values), table[chosen % len(values)], noise)
+    values = torch.tensor([math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1.4e-45, -1.4e-45, 3e38, -3e38])
+    nan = torch.tensor([0x7FC00000, -0x400000, 0x7F800001], dtype=torch.int32).view(torch.float32)
+    table = torch.cat([values, nan]).to(noise.device)
+    chosen = torch.randint(0, 2 * len(table), noise.shape, device=noise.device)
+    return torch.where(chosen < len(table), table[chosen % len(table)], noise)
 
 
 def _last_bits(noise: torch.Tensor) -> torch.Tensor:
@@ -24,11 +24,11 @@ def _last_bits(noise: torch.Tensor) -> torch.Tensor:
     return (0x42C80000 + (noise * 300).int()).view(torch.float32)
 
 
-def _apart(noise: torch.Tensor, inside: float, outside: float) -> torch.Tensor:
-    """Groups of 8 neighbours at regular distances, as a sample may take them, unlike all else."""
-    column = torch.arange(noise.shape[-1], device=noise.device)
-    distance = max(16, noise.shape[-1] // 512)
-    return noise + torch.where(column % distance < 8, inside, outside)
+def apart(noise: torch.Tensor, inside: float, outside: float, groups: int = 512) -> torch.Tensor:
+    """Evenly spaced groups of 8 neighbours, as a sample takes them, unlike all else."""
+    width = noise.shape[-1]
+    column = torch.arange(width, device=noise.device)
+    return noise + torch.where(column % max(16, width // groups) < 8, inside, outside)
 
 
 #: From standard normal noise ``[R, L]`` to scores.
@@ -46,8 +46,8 @@ SCORES: dict[str, Scores] = {
     "special": _special,
     "masked": lambda noise: torch.where(noise > 1, noise, -math.inf),
     "all NaN": lambda noise: torch.full_like(noise, math.nan),
-    "sampled high": lambda noise: _apart(noise, 50, 0),
-    "sampled low": lambda noise: _apart(noise, 0, 50),
+    "sampled high": lambda noise: apart(noise, 50, 0),
+    "sampled low": lambda noise: apart(noise, 0, 50),
 }
 
 #: Lengths at the borders of what kernels tell apart, for k = 2048.
