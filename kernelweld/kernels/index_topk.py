@@ -25,7 +25,6 @@ from kernelweld.kernels.operator import define
 
 _SCHEMA = "index_topk(Tensor scores, Tensor lengths, Tensor? table=None, *, int k, int block=0) -> Tensor"
 _RING, _SLICE = 1 << 18, 1 << 10  # counters of a device, and how many one call takes at most
-_LANES = 64  # the most programs of one row
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def launch(
     scores: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor | None, k: int, block: int, sizes: Sizes
 ) -> torch.Tensor:
     """``kernel`` with given sizes."""
-    from kernelweld.kernels.topk_rows import topk_rows
+    from kernelweld.kernels.topk_rows import LANES, topk_rows
 
     _check(scores, lengths, table, k, block)
     (rows, columns), device = scores.shape, scores.device
@@ -98,7 +97,7 @@ def launch(
         return out
     tile = min(sizes.tile, _power_of_two(columns))
     long = columns > tile
-    parts = max(1, min(-(-columns // sizes.chunk), sizes.programs // rows, _LANES)) if long else 1
+    parts = max(1, min(-(-columns // sizes.chunk), sizes.programs // rows, LANES.value)) if long else 1
     programs = rows * parts if parts > 1 or not long else min(rows, sizes.programs)
     room = max(sizes.chunk, min(_power_of_two(4 * k), sizes.tile))
     kept = torch.empty((2, programs if long else 0, room), dtype=torch.int32, device=device)
@@ -108,7 +107,7 @@ def launch(
         _counters(device) if long else out, rows, columns, parts,
         scores.stride(0), lengths.stride(0), 0 if table is None else table.stride(0),
         K=k, BLOCK=0 if table is None else block, SMALL=min(sizes.small, tile), TILE=tile,
-        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LANES=_LANES, LONG=long, num_warps=sizes.warps,
+        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LONG=long, num_warps=sizes.warps,
     )  # fmt: skip
     return out
 

@@ -8,6 +8,7 @@ import triton.language as tl
 from kernelweld.kernels.bracket import ABSENT, LOWEST, NAN, load_keys, places, search
 
 _GROUP = tl.constexpr(8)  # neighbours in a sample: one sector of memory
+LANES = tl.constexpr(64)  # the most programs of a row
 _PIECE = tl.constexpr(64)  # what the programs keep is padded to pieces
 
 
@@ -139,7 +140,6 @@ def _kept(
     pieces: tl.tensor,
     total: tl.tensor,
     KEPT: tl.constexpr,
-    LANES: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
     """Keys and columns that the programs of a row kept, joined; ``pieces [LANES]`` of each of them."""
     piece = tl.arange(0, KEPT // _PIECE)
@@ -167,7 +167,6 @@ def _finish(
     BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
     KEPT: tl.constexpr,
-    LANES: tl.constexpr,
 ) -> None:
     """Chooses among what the ``active`` programs of a row kept if the ``K`` largest are there, else goes over
     the whole row, from what the counts say about the edge.
@@ -178,7 +177,7 @@ def _finish(
     pieces = tl.cdiv(counts, _PIECE)
     used = tl.sum(pieces)
     if (total >= K) & (used * _PIECE <= KEPT):
-        keys, column = _kept(kept, shift, pieces, used, KEPT, LANES)
+        keys, column = _kept(kept, shift, pieces, used, KEPT)
         lo, hi, _, n_hi = search(keys, row, n, LOWEST, NAN + 1, total, 0, K, K, KEPT, True)
         chosen, place, _, _ = places(keys, lo, hi, 0, 0, K - n_hi)
         _emit(out, place, table, column, chosen, BLOCK)
@@ -209,7 +208,6 @@ def _long(
     CHUNK: tl.constexpr,
     SAMPLE: tl.constexpr,
     KEPT: tl.constexpr,
-    LANES: tl.constexpr,
 ) -> None:
     """One program's part in a row that is too long for registers; the last to arrive finishes the row."""
     share = tl.cdiv(tl.cdiv(n, CHUNK), parts) * CHUNK
@@ -223,35 +221,19 @@ def _long(
         tl.debug_barrier()  # what all threads kept, before the one that arrives
         if tl.atomic_add(arrivals, 1, sem="acq_rel") == active - 1:
             tl.store(arrivals, 0)
-            _finish(row, n, table, out, edge, kept, shift, tallies, active, K, BLOCK, CHUNK, KEPT, LANES)
+            _finish(row, n, table, out, edge, kept, shift, tallies, active, K, BLOCK, CHUNK, KEPT)
             tl.debug_barrier()  # before the next row is kept in the same place
 
 
 @triton.jit(do_not_specialize=["rows", "columns", "parts", "length_stride", "table_stride"])  # type: ignore[untyped-decorator]
 def topk_rows(
-    scores: tl.tensor,
-    lengths: tl.tensor,
-    table: tl.tensor,
-    out: tl.tensor,
-    kept: tl.tensor,
-    tallies: tl.tensor,
-    arrivals: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    parts: tl.tensor,
-    row_stride: tl.int64,
-    length_stride: tl.int64,
-    table_stride: tl.int64,
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SMALL: tl.constexpr,
-    TILE: tl.constexpr,
-    CHUNK: tl.constexpr,
-    SAMPLE: tl.constexpr,
-    KEPT: tl.constexpr,
-    LANES: tl.constexpr,
-    LONG: tl.constexpr,
-) -> None:
+    scores: tl.tensor, lengths: tl.tensor, table: tl.tensor, out: tl.tensor,
+    kept: tl.tensor, tallies: tl.tensor, arrivals: tl.tensor,
+    rows: tl.tensor, columns: tl.tensor, parts: tl.tensor,
+    row_stride: tl.tensor, length_stride: tl.tensor, table_stride: tl.tensor,
+    K: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr, TILE: tl.constexpr,
+    CHUNK: tl.constexpr, SAMPLE: tl.constexpr, KEPT: tl.constexpr, LONG: tl.constexpr,
+) -> None:  # fmt: skip
     """``parts`` programs for a row; see the module."""
     program = tl.program_id(0)
     part, first = program % parts, program // parts
@@ -263,17 +245,16 @@ def topk_rows(
         target = out + at * K
         pages = table + at * table_stride
         n = tl.minimum(tl.load(lengths + at * length_stride), columns)
-        if n <= K:
-            if part == 0:
+        if (n > TILE) & (n > K):
+            if LONG:
+                _long(
+                    row, n, pages, target, kept + region * KEPT, shift, tallies + region, arrivals + first,
+                    part, parts, K, BLOCK, CHUNK, SAMPLE, KEPT,
+                )  # fmt: skip
+        elif part == 0:
+            if n <= K:
                 _copy(n, pages, target, K, BLOCK, SMALL)
-        elif n <= SMALL:
-            if part == 0:
+            elif n <= SMALL:
                 _select(row, n, pages, target, K, BLOCK, SMALL)
-        elif n <= TILE:
-            if part == 0:
+            else:
                 _select(row, n, pages, target, K, BLOCK, TILE)
-        elif LONG:
-            _long(
-                row, n, pages, target, kept + region * KEPT, shift, tallies + region, arrivals + first,
-                part, parts, K, BLOCK, CHUNK, SAMPLE, KEPT, LANES,
-            )  # fmt: skip
