@@ -1,0 +1,260 @@
+"""The kernel of ``index_topk``; its module says how a program chooses its way."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernelweld.kernels.bracket import ABSENT, LOWEST, NAN, load_keys, places, search
+
+_GROUP = tl.constexpr(8)  # neighbours in a sample: one sector of memory
+LANES = tl.constexpr(64)  # the most programs of a row
+_PIECE = tl.constexpr(64)  # what the programs keep is padded to pieces
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _edge(row: tl.tensor, n: tl.tensor, K: tl.constexpr, SAMPLE: tl.constexpr) -> tl.tensor:
+    """A key that about ``2 * K`` to ``3 * K`` scores of a row are at least, by a sample of groups of
+    neighbours: the same in every program of the row.
+    """
+    place = tl.arange(0, SAMPLE)
+    keys = load_keys(row, (place // _GROUP) * (n // (SAMPLE // _GROUP)) + place % _GROUP, n)
+    least = tl.maximum((2 * K * SAMPLE) // n, 16)
+    most = least + least // 2
+    lo, hi, n_lo, _ = search(keys, row, n, LOWEST, NAN + 1, SAMPLE, 0, least, most, SAMPLE, True)
+    return tl.where(n_lo > most, hi, lo)  # above a score that is very frequent
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scatter(out: tl.tensor, place: tl.tensor, value: tl.tensor, chosen: tl.tensor) -> None:
+    """Stores chosen values to their places.
+
+    The hint leaves every value in the thread that has it: else all of them, and their addresses, first go
+    through shared memory. The mask, which is not constant over any neighbours, keeps the stores scalar.
+    """
+    target = tl.max_contiguous(tl.multiple_of(out + place, 16), 4)
+    tl.store(target, value, mask=chosen)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _emit(
+    out: tl.tensor,
+    place: tl.tensor,
+    table: tl.tensor,
+    column: tl.tensor,
+    chosen: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Writes chosen columns, or their slots, to their places."""
+    if BLOCK > 0:
+        page = tl.load(table + column // BLOCK, mask=chosen, other=0)
+        column = page * BLOCK + column % BLOCK
+    _scatter(out, place, column, chosen)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy(
+    n: tl.tensor, table: tl.tensor, out: tl.tensor, K: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
+) -> None:
+    """All columns of a row of at most ``K``, then -1."""
+    for first in range(0, K, TILE):
+        column = first + tl.arange(0, TILE)
+        _emit(out, column, table, column, column < n, BLOCK)
+        tl.store(out + column, -1, mask=(column >= n) & (column < K))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _select(
+    row: tl.tensor,
+    n: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Chooses ``K`` of the ``n`` columns of a row, held in registers."""
+    column = tl.arange(0, TILE)
+    keys = load_keys(row, column, n)
+    lo, hi, _, n_hi = search(keys, row, n, LOWEST, NAN + 1, n, 0, K, K, TILE, True)
+    chosen, place, _, _ = places(keys, lo, hi, 0, 0, K - n_hi)
+    _emit(out, place, table, column, chosen, BLOCK)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sweep(
+    row: tl.tensor,
+    n: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    lo: tl.tensor,
+    hi: tl.tensor,
+    n_hi: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Chooses the ``n_hi`` columns of keys from ``hi`` on and the first in the bracket, tile by tile."""
+    above, tied = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
+    for first in range(0, n, TILE):
+        column = first + tl.arange(0, TILE)
+        chosen, place, above, tied = places(load_keys(row, column, n), lo, hi, above, tied, K - n_hi)
+        _emit(out, place, table, column, chosen, BLOCK)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _keep(
+    row: tl.tensor,
+    n: tl.tensor,
+    edge: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    kept: tl.tensor,
+    shift: tl.tensor,
+    CHUNK: tl.constexpr,
+    KEPT: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """Keeps key and column of what is at least ``edge`` in a share of a row, in order, padded to whole
+    pieces, as far as there is room. Gives how many these are, and how many lie just below.
+    """
+    count, tied = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
+    for start in range(first, end, CHUNK):
+        column = start + tl.arange(0, CHUNK)
+        keys = load_keys(row, column, n)
+        here = keys >= edge.to(tl.int32)
+        upto = tl.cumsum(here.to(tl.int32), 0)
+        place = count + upto - 1
+        _scatter(kept, place, keys, here & (place < KEPT))
+        _scatter(kept + shift, place, column, here & (place < KEPT))
+        count += tl.max(upto)
+        tied += tl.sum((keys == (edge - 1).to(tl.int32)).to(tl.int32))
+    pad = count + tl.arange(0, _PIECE)
+    tl.store(kept + pad, ABSENT, mask=(pad < tl.cdiv(count, _PIECE) * _PIECE) & (pad < KEPT))
+    return count, tied
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _kept(
+    kept: tl.tensor,
+    shift: tl.tensor,
+    pieces: tl.tensor,
+    total: tl.tensor,
+    KEPT: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """Keys and columns that the programs of a row kept, joined; ``pieces [LANES]`` of each of them."""
+    piece = tl.arange(0, KEPT // _PIECE)
+    ended = tl.cumsum(pieces, 0)[None, :] <= piece[:, None]
+    skipped = tl.sum(tl.where(ended, KEPT // _PIECE - pieces[None, :], 0), 1)
+    place = (piece + skipped)[:, None] * _PIECE + tl.arange(0, _PIECE)[None, :]
+    here = (piece < total)[:, None] & (place >= 0)
+    place, here = tl.reshape(place, [KEPT]), tl.reshape(here, [KEPT])
+    keys = tl.load(kept + place, mask=here, other=ABSENT)
+    return keys, tl.load(kept + shift + place, mask=here, other=0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _finish(
+    row: tl.tensor,
+    n: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    edge: tl.tensor,
+    kept: tl.tensor,
+    shift: tl.tensor,
+    tallies: tl.tensor,
+    active: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    KEPT: tl.constexpr,
+) -> None:
+    """Chooses among what the ``active`` programs of a row kept if the ``K`` largest are there, else goes over
+    the whole row, from what the counts say about the edge.
+    """
+    lane = tl.arange(0, LANES)
+    tally = tl.load(tallies + lane, mask=lane < active, other=0)
+    counts, total, tied = tally.to(tl.int32), tl.sum(tally.to(tl.int32)), tl.sum(tally >> 32).to(tl.int32)
+    pieces = tl.cdiv(counts, _PIECE)
+    used = tl.sum(pieces)
+    if (total >= K) & (used * _PIECE <= KEPT):
+        keys, column = _kept(kept, shift, pieces, used, KEPT)
+        lo, hi, _, n_hi = search(keys, row, n, LOWEST, NAN + 1, total, 0, K, K, KEPT, True)
+        chosen, place, _, _ = places(keys, lo, hi, 0, 0, K - n_hi)
+        _emit(out, place, table, column, chosen, BLOCK)
+    else:
+        enough, just = total >= K, (total < K) & (total + tied >= K)
+        lo, n_lo = tl.where(enough, edge, LOWEST), tl.where(enough, total, n)
+        hi, n_hi = tl.where(enough, NAN + 1, edge), tl.where(enough, 0, total)
+        lo, n_lo = tl.where(just, edge - 1, lo), tl.where(just, total + tied, n_lo)
+        if just == 0:
+            lo, hi, n_lo, n_hi = search(row, row, n, lo, hi, n_lo, n_hi, K, K, CHUNK, False)
+        _sweep(row, n, table, out, lo, hi, n_hi, K, BLOCK, CHUNK)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _long(
+    row: tl.tensor,
+    n: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    kept: tl.tensor,
+    shift: tl.tensor,
+    tallies: tl.tensor,
+    arrivals: tl.tensor,
+    part: tl.tensor,
+    parts: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    KEPT: tl.constexpr,
+) -> None:
+    """One program's part in a row that is too long for registers; the last to arrive finishes the row."""
+    share = tl.cdiv(tl.cdiv(n, CHUNK), parts) * CHUNK
+    active = tl.cdiv(n, share)
+    if part < active:
+        edge = _edge(row, n, K, SAMPLE)
+        end = tl.minimum((part + 1) * share, n)
+        mine = kept + part * KEPT
+        count, tied = _keep(row, n, edge, part * share, end, mine, shift, CHUNK, KEPT)
+        tl.store(tallies + part, (tied.to(tl.int64) << 32) | count)
+        tl.debug_barrier()  # what all threads kept, before the one that arrives
+        if tl.atomic_add(arrivals, 1, sem="acq_rel") == active - 1:
+            tl.store(arrivals, 0)
+            _finish(row, n, table, out, edge, kept, shift, tallies, active, K, BLOCK, CHUNK, KEPT)
+            tl.debug_barrier()  # before the next row is kept in the same place
+
+
+@triton.jit(do_not_specialize=["rows", "columns", "parts", "length_stride", "table_stride"])  # type: ignore[untyped-decorator]
+def topk_rows(
+    scores: tl.tensor, lengths: tl.tensor, table: tl.tensor, out: tl.tensor,
+    kept: tl.tensor, tallies: tl.tensor, arrivals: tl.tensor,
+    rows: tl.tensor, columns: tl.tensor, parts: tl.tensor,
+    row_stride: tl.tensor, length_stride: tl.tensor, table_stride: tl.tensor,
+    K: tl.constexpr, BLOCK: tl.constexpr, SMALL: tl.constexpr, TILE: tl.constexpr,
+    CHUNK: tl.constexpr, SAMPLE: tl.constexpr, KEPT: tl.constexpr, LONG: tl.constexpr,
+) -> None:  # fmt: skip
+    """``parts`` programs for a row; see the module."""
+    program = tl.program_id(0)
+    part, first = program % parts, program // parts
+    shift = tl.num_programs(0).to(tl.int64) * KEPT  # from the keys to their columns
+    region = (program - part).to(tl.int64)
+    for index in range(first, rows, tl.num_programs(0) // parts):
+        at = tl.full([], index, tl.int64)
+        row = scores + at * row_stride
+        target = out + at * K
+        pages = table + at * table_stride
+        n = tl.minimum(tl.load(lengths + at * length_stride), columns)
+        if (n > TILE) & (n > K):
+            if LONG:
+                _long(
+                    row, n, pages, target, kept + region * KEPT, shift, tallies + region, arrivals + first,
+                    part, parts, K, BLOCK, CHUNK, SAMPLE, KEPT,
+                )  # fmt: skip
+        elif part == 0:
+            if n <= K:
+                _copy(n, pages, target, K, BLOCK, SMALL)
+            elif n <= SMALL:
+                _select(row, n, pages, target, K, BLOCK, SMALL)
+            else:
+                _select(row, n, pages, target, K, BLOCK, TILE)
