@@ -85,6 +85,32 @@ def _check(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _over_heads(
+    q: tl.tensor,  # one token's, [H, D]
+    weights: tl.tensor,  # [H]
+    key: tl.tensor,  # [TILE, WIDTH]
+    q_strides: tl.tuple,
+    weight_stride: tl.tensor,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    dot: tl.constexpr,
+    HEADS: tl.constexpr,
+) -> tl.tensor:
+    """``[TILE]``: keys times queries ``[WIDTH, HEADS]``, each head weighted where above zero."""
+    total = tl.zeros([key.shape[0]], tl.float32)
+    d = tl.arange(0, key.shape[1])
+    for first in tl.static_range(0, heads, HEADS):
+        h = first + tl.arange(0, HEADS)
+        at = q + h[None, :] * q_strides[1] + d[:, None] * q_strides[2]
+        query = tl.load(at, (h < heads)[None, :] & (d < width)[:, None], 0.0).to(dot)
+        weight = tl.load(weights + h * weight_stride, h < heads, 0.0)
+        product = tl.dot(key, query, input_precision="tf32x3")
+        product = tl.maximum(product, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        total += tl.sum(product * weight[None, :], 1)
+    return total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _index_logits(
     q: tl.tensor,  # [T, H, D]
     weights: tl.tensor,  # [T, H]
@@ -95,51 +121,34 @@ def _index_logits(
     out: tl.tensor,  # [T, columns]
     columns: tl.tensor,
     tiles: tl.tensor,
-    q_token: tl.tensor,
-    q_head: tl.tensor,
-    q_element: tl.tensor,
-    weight_token: tl.tensor,
-    weight_head: tl.tensor,
-    length_token: tl.tensor,
-    table_token: tl.tensor,
-    table_page: tl.tensor,
-    heads: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    key_page: tl.constexpr,
-    key_row: tl.constexpr,
-    key_element: tl.constexpr,
-    scale_page: tl.constexpr,
-    packed: tl.constexpr,
+    q_strides: tl.tuple,
+    weight_strides: tl.tuple,
+    length_stride: tl.tensor,
+    table_strides: tl.tuple,
+    sizes: tl.constexpr,  # H, D, block
+    key_strides: tl.constexpr,
+    scale_page: tl.constexpr,  # 0 where not packed
     dot: tl.constexpr,
     TILE: tl.constexpr,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
-    """One token and ``TILE`` columns: keys ``[TILE, WIDTH]`` times queries ``[WIDTH, HEADS]``."""
+    """The logits of one token in ``TILE`` columns."""
     token = (tl.program_id(0) // tiles).to(tl.int64)
     first = (tl.program_id(0) % tiles) * TILE
     column = first + tl.arange(0, TILE)
-    length = tl.load(lengths + token * length_token)
+    length = tl.load(lengths + token * length_stride)
     result = tl.full([TILE], float("-inf"), tl.float32)
     if first < length:
         inside = (column < length) & (column < columns)
-        page = tl.load(table + token * table_token + column // block * table_page, inside, 0).to(tl.int64)
-        row = column % block
-        d = tl.arange(0, WIDTH)
-        place = page * key_page + row * key_row
-        mask = inside[:, None] & (d < width)[None, :]
-        key = tl.load(keys + place[:, None] + d[None, :] * key_element, mask, 0.0).to(dot)
-        total = tl.zeros([TILE], tl.float32)
-        for start in tl.static_range(0, heads, HEADS):
-            h = start + tl.arange(0, HEADS)
-            at = q + token * q_token + h[None, :] * q_head + d[:, None] * q_element
-            query = tl.load(at, (h < heads)[None, :] & (d < width)[:, None], 0.0).to(dot)
-            weight = tl.load(weights + token * weight_token + h * weight_head, h < heads, 0.0)
-            product = tl.dot(key, query, input_precision="ieee")
-            product = tl.maximum(product, 0.0, propagate_nan=tl.PropagateNan.ALL)
-            total += tl.sum(product * weight[None, :], 1)
-        if packed:
+        at = table + token * table_strides[0] + column // sizes[2] * table_strides[1]
+        page, row, d = tl.load(at, inside, 0).to(tl.int64), column % sizes[2], tl.arange(0, WIDTH)
+        place = page * key_strides[0] + row * key_strides[1]
+        mask = inside[:, None] & (d < sizes[1])[None, :]
+        key = tl.load(keys + place[:, None] + d[None, :] * key_strides[2], mask, 0.0).to(dot)
+        own, weight = q + token * q_strides[0], weights + token * weight_strides[0]
+        total = _over_heads(own, weight, key, q_strides, weight_strides[1], sizes[0], sizes[1], dot, HEADS)
+        if scale_page > 0:
             total *= tl.load(scales + page * scale_page + row, inside, 0.0)
         result = tl.where(inside, total, float("-inf"))
     tl.store(out + token * columns + column, result, column < columns)
@@ -168,9 +177,10 @@ def kernel(
     tiles = triton.cdiv(columns, tile)
     _index_logits[(tokens * tiles,)](
         *(q, weights, keys, keys if scales is None else scales, lengths, table, out),
-        *(columns, tiles, *q.stride(), *weights.stride(), *lengths.stride(), *table.stride()),
-        *(heads, width, block, *keys.stride(), 0 if scales is None else scales.stride(0)),
-        packed=scales is not None,
+        *(columns, tiles, q.stride(), weights.stride(), lengths.stride(0), table.stride()),
+        sizes=(heads, width, block),
+        key_strides=keys.stride(),
+        scale_page=0 if scales is None else scales.stride(0),
         dot=_dot(q.dtype, keys.dtype),
         TILE=tile,
         HEADS=min(_HEADS, max(16, triton.next_power_of_2(heads))),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelweld.errors import BadOperand
@@ -16,6 +17,8 @@ from kernelweld.kernels.index_logits import index_logits, kernel, reference
 
 sys.path.insert(0, str(Path(__file__).parent))
 from index_cases import KINDS, bf16, case, e4m3, f32
+
+quick = settings(settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "kernels")))
 
 
 def assert_holds(arguments: dict[str, object], **launch: int) -> torch.Tensor:
@@ -107,6 +110,7 @@ def test_nothing_to_do(tokens: int, pages: int) -> None:
     assert kernel(**args).shape == reference(**args).shape == (tokens, pages * 4)
 
 
+@quick
 @given(
     lengths=st.lists(st.integers(0, 24), min_size=1, max_size=3),
     heads=st.integers(1, 20),
