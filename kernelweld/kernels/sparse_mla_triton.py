@@ -15,7 +15,7 @@ def _rows(
     first: tl.tensor,
     rank: tl.constexpr,
     strides: tl.constexpr,
-    packed: tl.constexpr,
+    kind: tl.constexpr,
     dot: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tl.tensor:
@@ -23,7 +23,7 @@ def _rows(
     column = first + tl.arange(0, COLUMNS)
     at = cache[0] + (page * strides[0] + line * strides[1])[:, None] + column[None, :]
     tile = tl.load(at, chosen[:, None] & (column < rank)[None, :], 0.0)
-    if packed:
+    if kind == "packed":
         groups: tl.constexpr = COLUMNS // 128
         group = first // 128 + tl.arange(0, groups)
         at = cache[2] + (page * strides[4] + line * strides[5])[:, None] + group[None, :]
@@ -35,45 +35,40 @@ def _rows(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(
-    q: tl.tensor,  # [HEADS], where the heads are
-    q_stride: tl.tensor,
-    exists: tl.tensor,  # [HEADS]
+    query: tl.tuple,  # where the heads are [HEADS], their elements' stride, which exist [HEADS]
     cache: tl.tuple,
-    slots: tl.tensor,  # one token's, [K]
-    slot_stride: tl.tensor,
-    span: tl.tuple,
+    places: tl.tuple,  # where the token's slots are, their stride, the first, the end
     first: tl.tensor,
     factor: tl.tensor,
     sizes: tl.constexpr,
     strides: tl.constexpr,
-    packed: tl.constexpr,
+    kind: tl.constexpr,
     dot: tl.constexpr,
-    TILE: tl.constexpr,
-    RANK: tl.constexpr,
-    ROPE: tl.constexpr,
+    tiles: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tl.tuple:
-    """Attention over the slots in ``span``: largest scores ``[HEADS]`` (of base 2), sums of weights
+    """Attention over one split of the slots: largest scores ``[HEADS]`` (of base 2), sums of weights
     ``[HEADS]``, and weighted sums ``[HEADS, COLUMNS]`` of the values from column ``first`` on.
     """
     rank: tl.constexpr = sizes[1]
-    d, r = tl.arange(0, RANK), tl.arange(0, ROPE)
-    q_latent = tl.load(q[:, None] + d[None, :] * q_stride, exists[:, None] & (d < rank)[None, :], 0.0).to(dot)
+    at, exists = query[0][:, None], query[2][:, None]
+    d, r = tl.arange(0, tiles[1]), tl.arange(0, tiles[2])
     turned = (r < sizes[2])[None, :]
-    q_rope = tl.load(q[:, None] + (rank + r)[None, :] * q_stride, exists[:, None] & turned, 0.0).to(dot)
-    state = _nothing(q.shape[0], COLUMNS)
-    for start in tl.range(span[0], span[1], TILE):
-        k = start + tl.arange(0, TILE)
-        slot = tl.load(slots + k * slot_stride, k < span[1], -1)
+    q_latent = tl.load(at + d[None, :] * query[1], exists & (d < rank)[None, :], 0.0).to(dot)
+    q_rope = tl.load(at + (rank + r)[None, :] * query[1], exists & turned, 0.0).to(dot)
+    state = _nothing(q_latent.shape[0], COLUMNS)
+    for start in tl.range(places[2], places[3], tiles[0]):
+        k = start + tl.arange(0, tiles[0])
+        slot = tl.load(places[0] + k * places[1], k < places[3], -1)
         chosen, page, line = slot >= 0, (slot // sizes[3]).to(tl.int64), slot % sizes[3]
-        keys = _rows(cache, page, line, chosen, 0, rank, strides, packed, dot, RANK)
-        at = cache[1] + (page * strides[2] + line * strides[3])[:, None] + r[None, :]
-        tail = tl.load(at, chosen[:, None] & turned, 0.0).to(dot)
+        keys = _rows(cache, page, line, chosen, 0, rank, strides, kind, dot, tiles[1])
+        tail = cache[1] + (page * strides[2] + line * strides[3])[:, None] + r[None, :]
+        tail = tl.load(tail, chosen[:, None] & turned, 0.0).to(dot)
         scores = tl.dot(q_rope, tl.trans(tail), input_precision="tf32x3")
         scores = tl.dot(q_latent, tl.trans(keys), scores, input_precision="tf32x3")
         values = keys
-        if COLUMNS < RANK:
-            values = _rows(cache, page, line, chosen, first, rank, strides, packed, dot, COLUMNS)
+        if COLUMNS < tiles[1]:  # noqa: SIM108
+            values = _rows(cache, page, line, chosen, first, rank, strides, kind, dot, COLUMNS)
         state = _add(state, tl.where(chosen[None, :], scores * factor, float("-inf")), values, dot)
     return state
 
@@ -181,11 +176,10 @@ def sparse_mla_kernel(
     token, h = (block // blocks).to(tl.int64), block % blocks * HEADS + tl.arange(0, HEADS)
     unit = tl.load(scale_kv) if kind == "scaled" else 1.0
     begin = tl.program_id(0) % SPLITS * share
-    state = _attend(
-        *(q + token * q_strides[0] + h * q_strides[1], q_strides[2], h < sizes[0], cache),
-        *(slots + token * slot_strides[0], slot_strides[1], (begin, tl.minimum(begin + share, count))),
-        *(first, scale * unit * 1.4426950408889634, sizes, strides, kind == "packed", dot, *tiles, COLUMNS),
-    )
+    query = (q + token * q_strides[0] + h * q_strides[1], q_strides[2], h < sizes[0])
+    places = (slots + token * slot_strides[0], slot_strides[1], begin, tl.minimum(begin + share, count))
+    factor = scale * unit * 1.4426950408889634  # exp2 in place of exp
+    state = _attend(query, cache, places, first, factor, sizes, strides, kind, dot, tiles, COLUMNS)
     at = out + (token * sizes[0] + h) * sizes[1]
     if SPLITS == 1:
         _store(at, h < sizes[0], state[1], state[2] * unit, first, sizes[1])

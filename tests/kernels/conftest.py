@@ -10,7 +10,7 @@ from hypothesis import settings
 from kernelweld.codegen.interpreter import exact_casts
 
 # HYPOTHESIS_PROFILE=nightly draws many more cases.
-settings.register_profile("kernels", max_examples=6, deadline=None, derandomize=True)
+settings.register_profile("kernels", max_examples=12, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=300, deadline=None)
 
 
