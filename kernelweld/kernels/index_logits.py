@@ -164,8 +164,12 @@ def kernel(
     block: int,
     tile: int | None = None,
     warps: int = 4,
+    dot: tl.dtype | None = None,
 ) -> torch.Tensor:
-    """``reference`` on a GPU, in one launch; programs of ``tile`` columns, by the shapes if not given."""
+    """``reference`` on a GPU, in one launch.
+
+    Programs of ``tile`` columns, by the shapes if not given; products of type ``dot``, by the dtypes.
+    """
     _check(q, weights, cache, lengths, table, block)
     tokens, heads, width = q.shape
     columns = table.shape[1] * block
@@ -181,7 +185,7 @@ def kernel(
         sizes=(heads, width, block),
         key_strides=keys.stride(),
         scale_page=0 if scales is None else scales.stride(0),
-        dot=_dot(q.dtype, keys.dtype),
+        dot=dot or _dot(q.dtype, keys.dtype),
         TILE=tile,
         HEADS=min(_HEADS, max(16, triton.next_power_of_2(heads))),
         WIDTH=max(32, triton.next_power_of_2(width)),

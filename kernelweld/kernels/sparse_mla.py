@@ -140,8 +140,8 @@ def kernel(
     if out.numel() == 0:
         return out
     wide = torch.float32 in (q.dtype, cache.dtype)
-    tiling = tiling or _tiling(tokens, heads, slots.shape[1], wide)
     columns = max(16, triton.next_power_of_2(rank))
+    tiling = tiling or _tiling(tokens, heads, slots.shape[1], columns, wide)
     groups = tokens * triton.cdiv(heads, tiling.heads) * tiling.parts
     parts = _parts(cache, rank)
     views = (parts.latent, parts.rope, parts.scales)
@@ -177,20 +177,20 @@ def _scratch(
     return sums, torch.empty(rows, 2, dtype=torch.float32, device=device), arrivals(device, groups)
 
 
-def _tiling(tokens: int, heads: int, count: int, wide: bool) -> Tiling:
+def _tiling(tokens: int, heads: int, count: int, columns: int, wide: bool) -> Tiling:
     """As found best on an H200: programs enough for its multiprocessors, as long as the sums that are left to
     combine are few.
     """
-    block = min(64, max(16, triton.next_power_of_2(heads)))
+    block = 16 if wide else min(64, max(16, triton.next_power_of_2(heads)))
     groups = max(1, tokens * triton.cdiv(heads, block))
     splits, parts = 1, 1
     while splits < 16 and 2 * groups * splits <= _PROGRAMS and splits * 128 < count:
         splits *= 2
-    if wide:
-        return Tiling(block, 16, splits, 1, 4, 1)
-    while parts < 4 and splits > 1 and 2 * groups * splits * parts <= _PROGRAMS:
+    while parts < 4 and columns >= 256 * parts and (wide or (2 * groups * splits * parts <= _PROGRAMS)):
         parts *= 2
-    return Tiling(block, 64, splits, parts, 8 if block == 64 else 4, 2)
+    if wide:
+        return Tiling(block, 32, splits, parts, 8, 1)  # in parts: float32 has few registers to spare
+    return Tiling(block, 32, splits, parts, 8, 2) if block == 64 else Tiling(block, 64, splits, parts, 4, 2)
 
 
 sparse_mla = define(

@@ -66,9 +66,10 @@ def _attend(
         tail = tl.load(tail, chosen[:, None] & turned, 0.0).to(dot)
         scores = tl.dot(q_rope, tl.trans(tail), input_precision="tf32x3")
         scores = tl.dot(q_latent, tl.trans(keys), scores, input_precision="tf32x3")
-        values = keys
-        if COLUMNS < tiles[1]:  # noqa: SIM108
+        if tiles[1] > COLUMNS:
             values = _rows(cache, page, line, chosen, first, rank, strides, kind, dot, COLUMNS)
+        else:
+            values = keys
         state = _add(state, tl.where(chosen[None, :], scores * factor, float("-inf")), values, dot)
     return state
 

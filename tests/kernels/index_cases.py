@@ -29,21 +29,21 @@ def case(
     table = torch.randperm(count)[: tokens * pages].view(tokens, pages).int()
     used = torch.tensor(lengths).clamp_min(0)[:, None]
     table[torch.arange(pages)[None] * block >= used] = 1 << 30
-    arguments = {
-        "q": torch.randn(tokens, heads, width).to(kinds[0]),
-        "weights": torch.randn(tokens, heads),
-        "cache": cache(count, block, width, kinds[1]),
-        "lengths": torch.tensor(lengths, dtype=torch.int32),
-        "table": table,
+    return {
+        "q": torch.randn(tokens, heads, width, device=device).to(kinds[0]),
+        "weights": torch.randn(tokens, heads, device=device),
+        "cache": cache(count, block, width, kinds[1], device),
+        "lengths": torch.tensor(lengths, dtype=torch.int32, device=device),
+        "table": table.to(device),
+        "block": block,
     }
-    return {name: x.to(device) for name, x in arguments.items()} | {"block": block}
 
 
-def cache(pages: int, block: int, width: int, kind: torch.dtype) -> torch.Tensor:
+def cache(pages: int, block: int, width: int, kind: torch.dtype, device: str = "cpu") -> torch.Tensor:
     """A cache of random keys and, where packed, scales."""
-    keys = torch.randn(pages, block, width)
+    keys = torch.randn(pages, block, width, device=device)
     if kind != torch.uint8:
         return keys.to(kind)
     codes = keys.mul(20).to(e4m3).view(torch.uint8).flatten(1)
-    scales = torch.rand(pages, block).add(0.01).view(torch.uint8)
+    scales = torch.rand(pages, block, device=device).add(0.01).view(torch.uint8)
     return torch.cat([codes, scales], 1).view(pages, block, width + 4)
