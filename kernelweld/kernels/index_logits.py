@@ -8,6 +8,7 @@ import triton.language as tl
 
 from kernelweld.errors import BadOperand
 from kernelweld.ir.operands import check_dtype, check_shape
+from kernelweld.kernels.backends import of_index_logits
 from kernelweld.kernels.operator import define
 
 _NAME = "index_logits"
@@ -207,9 +208,26 @@ def _tile(tokens: int, columns: int, row_bytes: int) -> int:
     return 128 if wide else 64 if row_bytes <= 512 else 32
 
 
+def _on_gpu(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    cache: torch.Tensor,
+    lengths: torch.Tensor,
+    table: torch.Tensor,
+    *,
+    block: int,
+) -> torch.Tensor:
+    """``kernel``, or the same by a library that is installed."""
+    _check(q, weights, cache, lengths, table, block)
+    other = of_index_logits(q, weights, cache, lengths, table).call
+    if other is not None and q.shape[0] > 0:
+        return other(q, weights, cache, lengths, table)
+    return kernel(q, weights, cache, lengths, table, block=block)
+
+
 index_logits = define(
     "index_logits(Tensor q, Tensor weights, Tensor cache, Tensor lengths, Tensor table, *, int block)"
     " -> Tensor",
     reference,
-    kernel,
+    _on_gpu,
 )

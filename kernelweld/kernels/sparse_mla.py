@@ -11,6 +11,7 @@ import triton.language as tl
 from kernelweld.errors import BadOperand
 from kernelweld.ir.operands import check_dtype, check_shape
 from kernelweld.kernels.arrivals import arrivals
+from kernelweld.kernels.backends import of_sparse_mla
 from kernelweld.kernels.operator import define
 from kernelweld.kernels.sparse_mla_triton import sparse_mla_kernel
 
@@ -193,9 +194,26 @@ def _tiling(tokens: int, heads: int, count: int, columns: int, wide: bool) -> Ti
     return Tiling(block, 32, splits, parts, 8, 2) if block == 64 else Tiling(block, 64, splits, parts, 4, 2)
 
 
+def _on_gpu(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    scale_kv: torch.Tensor | None = None,
+    *,
+    scale: float,
+    rank: int = 512,
+) -> torch.Tensor:
+    """``kernel``, or the same by a library that is installed."""
+    _check(q, cache, slots, scale_kv, rank)
+    other = of_sparse_mla(q, cache, slots, rank).call
+    if other is not None and q.shape[0] > 0:
+        return other(q, cache, slots, scale)
+    return kernel(q, cache, slots, scale_kv, scale=scale, rank=rank)
+
+
 sparse_mla = define(
     "sparse_mla(Tensor q, Tensor cache, Tensor slots, Tensor? scale_kv=None, *, float scale, int rank=512)"
     " -> Tensor",
     reference,
-    kernel,
+    _on_gpu,
 )

@@ -69,8 +69,8 @@ def test_nothing_chosen(tiling: Tiling) -> None:
 
 
 def test_one_slot_more_or_less_than_a_tile() -> None:
-    for count in (0, 1, 15, 16, 17, 33):
-        for tiling in TILINGS[:3]:
+    for count in (0, 1, 16, 17):
+        for tiling in TILINGS[:2]:
             actual = assert_holds(case(1, 2, count), tiling=tiling)
             assert actual.ne(0).any() == (count > 0)
 
