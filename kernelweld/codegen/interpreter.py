@@ -1,20 +1,25 @@
 """Triton's interpreter with casts that round as hardware and torch do.
 
 The interpreter truncates float32 to bfloat16 where hardware rounds to nearest even. Generated kernels
-compute in float32 and only cast, so replacing the cast makes interpretation exact. Interpreting is chosen
-by ``TRITON_INTERPRET=1`` before triton is imported and holds for the whole process.
+compute in float32 and only cast, so replacing the cast makes interpretation exact. It also multiplies the
+bits of bfloat16 matrices as if they were integers; replaced too. Interpreting is chosen by
+``TRITON_INTERPRET=1`` before triton is imported and holds for the whole process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
+
+if TYPE_CHECKING:
+    from triton.runtime.interpreter import TensorHandle
 
 _FLOATS = {
     "fp32": torch.float32,
@@ -33,26 +38,38 @@ def interpreting() -> bool:
 
 @contextmanager
 def exact_casts() -> Iterator[None]:
-    """Rounds casts between float types to nearest even while interpreting; does nothing when kernels
-    are compiled.
+    """Rounds casts between float types to nearest even and multiplies matrices of narrow floats exactly while
+    interpreting; does nothing when kernels are compiled.
     """
     if not interpreting():
         yield
         return
     from triton.runtime import interpreter
 
-    original = interpreter._convert_float
+    original, dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
 
     def convert(values: npt.NDArray[np.generic], source: tl.dtype, target: tl.dtype, mode: object) -> object:
         if source.name in _FLOATS and target.name in _FLOATS:
             return _cast(values, _FLOATS[source.name], _FLOATS[target.name])
         return original(values, source, target, mode)
 
+    def wide_dot(builder: object, a: TensorHandle, b: TensorHandle, *rest: object) -> TensorHandle:
+        narrow = a.dtype.scalar.name in _FLOATS and b.dtype.scalar.name in _FLOATS
+        return dot(builder, *((_wide(a), _wide(b)) if narrow else (a, b)), *rest)
+
     interpreter._convert_float = convert
+    interpreter.InterpreterBuilder.create_dot = wide_dot
     try:
         yield
     finally:
         interpreter._convert_float = original
+        interpreter.InterpreterBuilder.create_dot = dot
+
+
+def _wide(handle: TensorHandle) -> TensorHandle:
+    """The interpreter's matrix of floats in float32, which is exact."""
+    values = _cast(handle.data, _FLOATS[handle.dtype.scalar.name], torch.float32).view(np.float32)
+    return type(handle)(values, tl.float32)
 
 
 def _cast(
