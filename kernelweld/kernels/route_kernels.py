@@ -1,4 +1,4 @@
-"""Triton kernels of ``route``: the router's GEMM and the choice of experts in one launch, or the choice alone.
+"""Triton kernels of ``route``: the router's GEMM and the choice of experts in one launch, or only the choice.
 
 In one launch, ``tiles * splits`` programs multiply a tile of experts by a part of K and write partial sums; a
 few more programs wait for those of a token, add them in the order of the parts, and choose. A partial sum
