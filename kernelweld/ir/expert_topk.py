@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from kernelweld.errors import BadOperand
-from kernelweld.ir.operands import check_dtype, check_shape
+from kernelweld.ir.operands import FLOATS, check_dtype, check_shape
 from kernelweld.ir.word import Word
 
 
@@ -24,8 +24,8 @@ class ExpertTopK(Word):
     Ids are listed by falling choice, of equal choices the lowest first; NaN is the largest, so that rows of
     NaN, the padding of a batch, give valid and distinct ids.
 
-    Shapes: ``scores [M, E]`` float32, ``bias [E]`` float32; out weights ``[M, k]`` float32 and ids ``[M, k]``
-    int64. No rounding. Errors: BadOperand for other shapes and dtypes, unequal groups, too few experts.
+    Shapes: ``scores [M, E]`` float32, ``bias [E]`` of any float dtype; out weights ``[M, k]`` float32 and
+    ids ``[M, k]`` int64. No rounding. Errors: BadOperand for other shapes and dtypes, unequal groups, too few experts.
     Source: DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
     """
 
@@ -49,7 +49,7 @@ class ExpertTopK(Word):
             raise BadOperand(self.kind, "scores", f"{scores.dim()} dimensions", "a row for each token")
         experts = scores.shape[1]
         if bias is not None:
-            check_dtype(self.kind, "bias", bias, (torch.float32,))
+            check_dtype(self.kind, "bias", bias, FLOATS)
             check_shape(self.kind, "bias", bias, (experts,))
         self._check_counts(experts, pairs=bias is not None)
 

@@ -1,9 +1,9 @@
 """``route``: a router's GEMM and the choice of experts, in one launch for few rows.
 
 ``route(x, weight, bias)`` is ``expert_topk(router_scores(x, weight), bias)``: weights [M, k] float32 and ids
-[M, k] int64 for x [M, D] and weight [E, D], both bfloat16 or float32, bias [E] float32. Those words say what
-is computed, how ties and NaN are ordered, and which errors there are; ``logits`` is the dtype that the
-logits are rounded to, float32 if not given.
+[M, k] int64 for x [M, D] and weight [E, D], both bfloat16 or float32, bias [E] of any float dtype. Those
+words say what is computed, how ties and NaN are ordered, and which errors there are; ``logits`` is the dtype
+that the logits are rounded to, float32 if not given.
 """
 
 from __future__ import annotations
