@@ -193,7 +193,7 @@ def others(router: Router, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
         "library": lambda: logits_of(x, weight),
         "choice": lambda: choose(logits, bias, rule),
         "library + choice": lambda: choose(logits_of(x, weight), bias, rule),
-        "library + torch": lambda: rule.choice.reference(logits_of(x, weight).sigmoid(), bias),
+        "library + torch": lambda: rule.choice.reference(rule.scores.scored(logits_of(x, weight)), bias),
     }
     return known | _of_vllm(router, x, weight, bias, logits)
 

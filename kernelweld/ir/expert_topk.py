@@ -25,7 +25,8 @@ class ExpertTopK(Word):
     NaN, the padding of a batch, give valid and distinct ids.
 
     Shapes: ``scores [M, E]`` float32, ``bias [E]`` of any float dtype; out weights ``[M, k]`` float32 and
-    ids ``[M, k]`` int64. No rounding. Errors: BadOperand for other shapes and dtypes, unequal groups, too few experts.
+    ids ``[M, k]`` int64. No rounding. Errors: BadOperand for other shapes and dtypes, unequal groups, too few
+    experts.
     Source: DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
     """
 

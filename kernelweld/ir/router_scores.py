@@ -47,5 +47,9 @@ class RouterScores(Word):
     def reference(self, *tensors: torch.Tensor | None) -> torch.Tensor:
         x, weight = tensors
         assert x is not None and weight is not None
-        logits = rounded(F.linear(x.float(), weight.float()), self.logits_dtype)
+        return self.scored(F.linear(x.float(), weight.float()))
+
+    def scored(self, product: torch.Tensor) -> torch.Tensor:
+        """The scores of a product [M, E] in float32."""
+        logits = rounded(product, self.logits_dtype)
         return logits.sigmoid() if self.scoring == "sigmoid" else logits.softmax(-1)

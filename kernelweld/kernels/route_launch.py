@@ -49,7 +49,7 @@ def in_one(
         bias,
         weights,
         ids,
-        _workspace(x.device, splits * rows * experts),
+        next_workspace(x.device, splits * rows * experts),
         rows,
         *x.stride(),
         *weight.stride(),
@@ -104,7 +104,7 @@ def _outputs(x: torch.Tensor, rule: Rule) -> Routed:
     return x.new_empty(shape, dtype=torch.float32), x.new_empty(shape, dtype=torch.int64)
 
 
-def _workspace(device: torch.device, size: int) -> torch.Tensor:
+def next_workspace(device: torch.device, size: int) -> torch.Tensor:
     """``size`` partial sums, all absent. Launches take turns with ``SLOTS`` places, as they may overlap on
     several streams; more than that may not, nor may CUDA graphs with routers be replayed at the same time.
     """
