@@ -77,7 +77,7 @@ def test_one_call_with_the_same_results(rows: int, dtype: torch.dtype) -> None:
     Pipeline.from_text(WANTED, strict=True).run(gm)
     (call,) = calls(gm)
     assert call.kwargs.get("logits", torch.float32) == dtype
-    assert (words(gm), len(list(gm.graph.find_nodes(op="call_function")))) == ([], 3)
+    assert (words(gm), sum(node.op == "call_function" for node in gm.graph.nodes)) == ([], 3)
     for actual, wanted in zip(run(), expected, strict=True):
         torch.testing.assert_close(actual, wanted)
 
@@ -105,9 +105,9 @@ def test_on_a_cpu_all_stays(rows: int) -> None:
     gm, run = graph_of(router, rows)
     expected = run()
     result = Pipeline.from_text(DEFAULT, strict=True).run(gm)
+    has_gemm = any(node.target is torch.ops.aten.mm.default for node in gm.graph.nodes)
     assert (calls(gm), words(gm), result.context.operators) == ([], [], [])
-    skinny = any(step.text == "skinny-gemm" and step.result.count for step in result.done)
-    assert skinny is (rows == 1)
+    assert has_gemm is (rows > 1)  # one row is a row sum
     for actual, wanted in zip(run(), expected, strict=True):
         torch.testing.assert_close(actual, wanted)
 

@@ -31,9 +31,11 @@ def kept(choice: Tensor, score: Tensor, top: int = 2) -> Tensor:
     return mask.unsqueeze(-1).expand(-1, GROUPS, SIZE).reshape(-1, GROUPS * SIZE).bool()
 
 
-def deepseek_v3(
-    x: Tensor, weight: Tensor, bias: Tensor, fill: float = float("-inf")
-) -> tuple[Tensor, Tensor]:
+def deepseek_v3(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return masked_with(float("-inf"), x, weight, bias)
+
+
+def masked_with(fill: float, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     scores = F.linear(x.float(), weight.float()).sigmoid()
     choice = scores + bias
     score = choice.view(-1, GROUPS, SIZE).topk(2, dim=-1)[0].sum(dim=-1)
@@ -82,14 +84,19 @@ SPELLINGS: list[tuple[Router, RouterScores, ExpertTopK]] = [
 ]
 
 
-@pytest.mark.parametrize("decompose", [True, False], ids=["decomposed", "whole"])
 @pytest.mark.parametrize(("router", "scores", "choice"), SPELLINGS, ids=lambda v: getattr(v, "__name__", ""))
 def test_spellings(
-    raised: Callable[..., Any], router: Router, scores: RouterScores, choice: ExpertTopK, decompose: bool
+    raised: Callable[..., Any], router: Router, scores: RouterScores, choice: ExpertTopK
 ) -> None:
-    result = raised(router, *tensors(), exact=False, decompose=decompose)
+    result = raised(router, *tensors(), exact=False)
     assert result.words == [scores, choice]
     assert result.misses == ()
+
+
+@pytest.mark.parametrize("router", [minimax_m2, qwen3_5, plain], ids=lambda v: v.__name__)
+def test_whole_operators(raised: Callable[..., Any], router: Router) -> None:
+    result = raised(router, *tensors(), exact=False, decompose=False)
+    assert [word.kind for word in result.words] == ["router_scores", "expert_topk"]
 
 
 @pytest.mark.parametrize("router", [minimax_m2, qwen3_5], ids=lambda v: v.__name__)
@@ -125,7 +132,7 @@ def biased_weights(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Ten
 
 
 def masked_with_zero(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return deepseek_v3(x, weight, bias, fill=0.0)
+    return masked_with(0.0, x, weight, bias)
 
 
 def largest_with_bias(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
