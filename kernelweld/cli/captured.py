@@ -19,7 +19,7 @@ from kernelweld.passes.merge_gemms import prepare
 from kernelweld.passes.pipeline import DEFAULT, Pipeline
 
 #: The pipeline of ``fuse``, with kernels whatever the device: what a GPU would run is what is counted.
-PIPELINE = DEFAULT.replace("lower", "lower{target=triton}")
+PIPELINE = DEFAULT.replace("route", "route{target=triton}").replace("lower", "lower{target=triton}")
 
 
 def pipeline_of(option: str | None) -> str:

@@ -11,6 +11,7 @@ from kernelweld.ir.cache_write import CacheWrite
 from kernelweld.ir.e2m1 import E2M1
 from kernelweld.ir.e4m3 import E4M3
 from kernelweld.ir.e8m0 import E8M0
+from kernelweld.ir.expert_topk import ExpertTopK
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
@@ -22,6 +23,7 @@ from kernelweld.ir.residual_add import ResidualAdd
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
 from kernelweld.ir.rope_table import RopeTable
+from kernelweld.ir.router_scores import RouterScores
 from kernelweld.ir.row_reduce import RowReduce
 from kernelweld.ir.vocabulary import WORDS, insert_word, op_of, step_of, word_of, words
 from kernelweld.ir.word import Word
@@ -32,6 +34,7 @@ __all__ = [
     "E8M0",
     "WORDS",
     "CacheWrite",
+    "ExpertTopK",
     "GateMul",
     "L2Norm",
     "LayerNorm",
@@ -43,6 +46,7 @@ __all__ = [
     "ResidualAdd",
     "Rope",
     "RopeTable",
+    "RouterScores",
     "RowReduce",
     "Word",
     "insert_word",

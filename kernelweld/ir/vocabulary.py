@@ -21,6 +21,7 @@ from kernelweld.ir.cache_write import CacheWrite
 from kernelweld.ir.e2m1 import E2M1
 from kernelweld.ir.e4m3 import E4M3
 from kernelweld.ir.e8m0 import E8M0
+from kernelweld.ir.expert_topk import ExpertTopK
 from kernelweld.ir.gate_mul import GateMul
 from kernelweld.ir.l2_norm import L2Norm
 from kernelweld.ir.layer_norm import LayerNorm
@@ -33,6 +34,7 @@ from kernelweld.ir.residual_add import ResidualAdd
 from kernelweld.ir.rms_norm import RMSNorm
 from kernelweld.ir.rope import Rope
 from kernelweld.ir.rope_table import RopeTable
+from kernelweld.ir.router_scores import RouterScores
 from kernelweld.ir.row_reduce import ROW_REDUCE, RowReduce
 from kernelweld.ir.word import Static, Tensors, Word
 
@@ -52,6 +54,8 @@ WORDS: tuple[type[Word], ...] = (
     E2M1,
     CacheWrite,
     MatVec,
+    RouterScores,
+    ExpertTopK,
 )
 
 Step = Word | Pointwise | RowReduce
@@ -161,13 +165,13 @@ def _word(cls: type[Word], static: tuple[tuple[str, Static], ...]) -> Word:
 
 def step_of(node: fx.Node) -> Step | None:
     """What a weld would hold for ``node``: its raised word, or the nameless pointwise or row-reduce it
-    is; None if neither.
+    is; None if neither, or for a word that is no row task.
     """
     if node.op != "call_function":
         return None
     word = word_of(node)
     if word is not None:
-        return word
+        return word if word.is_row else None
     if node.kwargs:  # alpha, dtype, rounding_mode: another operation than the plain one
         return None
     if node.target in POINTWISE and len(node.args) <= 2:

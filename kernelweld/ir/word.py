@@ -35,6 +35,8 @@ class Word(ABC):
     kind: ClassVar[str]
     operands: ClassVar[tuple[str, ...]]
     results: ClassVar[int] = 1
+    #: Whether a row task can hold the word: its results at a row depend on that row of the operands.
+    is_row: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

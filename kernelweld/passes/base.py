@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import fx
 
-from kernelweld.ir.report import NearMiss
+from kernelweld.ir.report import NearMiss, WeldReport
 
 if TYPE_CHECKING:
     from kernelweld.codegen.tuning import Tuning
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class PassContext:
     """What passes of one pipeline run hand on to each other: near misses so far and the plan. A new one for
     each graph. ``tuning`` comes from whoever runs the pipeline. ``left_out`` are names and ids of the welds
-    that were dropped on request.
+    that were dropped on request. ``operators`` are calls of kernelweld's own operators that took the place of
+    words, described as welds are.
     """
 
     near_misses: list[NearMiss] = dataclasses.field(default_factory=list)
     plan: WeldPlan | None = None
     tuning: Tuning | None = None
     left_out: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    operators: list[WeldReport] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kernelweld.passes.spec import build, format_pass, parse
 from kernelweld.passes.table import load
 
 #: The pipeline that ``fuse`` and the command line run unless told otherwise.
-DEFAULT = "canonicalize,skinny-gemm,dialect,raise,plan,lower"
+DEFAULT = "canonicalize,dialect,raise,route,skinny-gemm,plan,lower"
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ class _Run:
         finally:
             snapshot.restore(self.gm.graph)
             self.context.plan = None
+            self.context.operators.clear()
 
 
 def _failed(step: Step, error: Exception) -> PassFailed:

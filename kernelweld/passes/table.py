@@ -16,9 +16,10 @@ from kernelweld.passes.base import Pass
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "canonicalize": "kernelweld.passes.canonicalize.canonicalize_pass:CanonicalizePass",
-        "skinny-gemm": "kernelweld.passes.skinny_gemm:SkinnyGemmPass",
         "dialect": "kernelweld.passes.dialect.dialect_pass:DialectPass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
+        "route": "kernelweld.passes.route:RoutePass",
+        "skinny-gemm": "kernelweld.passes.skinny_gemm:SkinnyGemmPass",
         "plan": "kernelweld.passes.plan:PlanPass",
         "only-welds": "kernelweld.passes.only_welds:OnlyWeldsPass",
         "verify-welds": "kernelweld.passes.verify_welds:VerifyWeldsPass",

@@ -14,6 +14,7 @@ from kernelweld.patterns.cache_write import CacheWritePattern
 from kernelweld.patterns.e2m1 import E2M1Pattern
 from kernelweld.patterns.e4m3 import E4M3Pattern
 from kernelweld.patterns.e8m0 import E8M0Pattern
+from kernelweld.patterns.expert_topk import ExpertTopKPattern
 from kernelweld.patterns.gate_mul import GateMulPattern
 from kernelweld.patterns.l2_norm import L2NormPattern
 from kernelweld.patterns.layer_norm import LayerNormPattern
@@ -26,13 +27,17 @@ from kernelweld.patterns.residual_add import ResidualAddPattern
 from kernelweld.patterns.rms_norm import RMSNormPattern
 from kernelweld.patterns.rope import RopePattern
 from kernelweld.patterns.rope_table import RopeTablePattern
+from kernelweld.patterns.router_scores import RouterScoresPattern
 
 #: Name to pattern class. A pattern sees the words that earlier ones raised: a gate inside a norm is the
-#: norm's, and a residual sum is recognised by the norm that reads it.
+#: norm's, and a residual sum is recognised by the norm that reads it;
+#: scores are a router's if a choice of experts reads them.
 PATTERNS: Mapping[str, type[Pattern]] = MappingProxyType(
     {
         cls.name: cls
         for cls in (
+            ExpertTopKPattern,
+            RouterScoresPattern,
             LayerNormPattern,
             RMSNormPattern,
             L2NormPattern,

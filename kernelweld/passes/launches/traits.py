@@ -13,6 +13,8 @@ from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_fun
 from torch._inductor import inductor_prims
 from torch._ops import OpOverload
 
+from kernelweld.kernels.route import route
+from kernelweld.kernels.route_configs import config_for
 from kernelweld.passes.launches.sizes import Size, elements, product, quotient
 
 aten = torch.ops.aten
@@ -193,7 +195,15 @@ def launches_of(node: fx.Node) -> int:
     """The launches of one library call."""
     if node.target is aten.topk.default:  # selection, and a sort unless any order will do
         return 2 if len(node.args) < 5 or node.args[4] else 1
-    return _LIBRARY.get(node.target, 1)
+    return _of_route(node) if node.target is route.overload else _LIBRARY.get(node.target, 1)
+
+
+def _of_route(node: fx.Node) -> int:
+    """One for few rows, or rows that are a symbol; else the GEMM and the choice."""
+    x, weight = (operand.meta["val"] for operand in node.all_input_nodes[:2])
+    rows = x.shape[0]
+    fits = not isinstance(rows, int) or config_for(rows, x.shape[1], weight.shape[0], weight.dtype)
+    return 1 if fits else 2
 
 
 def row_length(node: fx.Node) -> Size:
