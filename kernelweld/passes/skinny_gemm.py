@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch.fx.node import Argument
 
 from kernelweld.passes.base import Pass, PassContext, PassResult
+from kernelweld.patterns.matvec import NARROW
 
 aten = torch.ops.aten
 cast = torch.ops.prims.convert_element_type.default
@@ -33,7 +34,7 @@ class SkinnyGemmPass(Pass):
 
     name = "skinny-gemm"
 
-    max_columns: int = 1024
+    max_columns: int = NARROW
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         found = [

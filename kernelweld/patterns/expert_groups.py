@@ -64,7 +64,8 @@ def read_groups(choice: fx.Node, cover: Cover) -> Groups:
     cover.take(choice, mask)
     while is_call(kept, *_SPREAD):
         cover.take(kept)
-        kept = kept.args[0]  # type: ignore[assignment]
+        kept = kept.args[0]
+        assert isinstance(kept, fx.Node)
     best = _best(kept, choice, cover)
     if scalar(fill) != -math.inf:
         raise Miss("%{} masks experts with another value than -inf", choice, choice, stage=NEARLY)

@@ -121,7 +121,7 @@ class Layout:
         return (*outer, blocks + self.space.fresh(width * 0 + step.block // 2, "feature"))
 
     def _product_dims(self, node: fx.Node, step: MatVec) -> Dims:
-        """A product walks the rows of its weight, each of them whole, and one row of ``x`` for all of them."""
+        """A product walks the rows of its weight, each of them whole, and one row of ``x`` for all."""
         weight, x = (o for o in operands_of(node) if isinstance(o, fx.Node))
         dims = tuple(self.space.fresh(size) for size in sizes_of(weight))
         *batch, column, depth = (*dims[:-2], dims[-1], dims[-2]) if step.transposed else dims
