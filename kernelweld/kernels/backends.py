@@ -27,7 +27,7 @@ _E4M3, _BF16, _BYTES = torch.float8_e4m3fn, torch.bfloat16, torch.uint8
 
 @dataclass(frozen=True)
 class Backend:
-    """``name`` of the library, ``why`` it is this; ``call`` takes the operator's tensors, None for ours."""
+    """``name`` of the library and ``why`` it is this one; ``call`` takes the tensors, None for our own."""
 
     name: str
     why: str

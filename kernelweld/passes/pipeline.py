@@ -21,7 +21,7 @@ from kernelweld.passes.spec import build, format_pass, parse
 from kernelweld.passes.table import load
 
 #: The pipeline that ``fuse`` and the command line run unless told otherwise.
-DEFAULT = "canonicalize,dialect,raise,route,skinny-gemm,plan,lower"
+DEFAULT = "canonicalize,dialect,raise,route,page-slots,skinny-gemm,plan,lower"
 
 
 @dataclass(frozen=True)

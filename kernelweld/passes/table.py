@@ -19,6 +19,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "dialect": "kernelweld.passes.dialect.dialect_pass:DialectPass",
         "raise": "kernelweld.passes.raise_words:RaisePass",
         "route": "kernelweld.passes.route:RoutePass",
+        "page-slots": "kernelweld.passes.page_slots:PageSlotsPass",
         "skinny-gemm": "kernelweld.passes.skinny_gemm:SkinnyGemmPass",
         "plan": "kernelweld.passes.plan:PlanPass",
         "only-welds": "kernelweld.passes.only_welds:OnlyWeldsPass",
