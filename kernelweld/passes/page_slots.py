@@ -115,5 +115,6 @@ def _unclamped(number: object) -> object:
     """A page's number without its conversion and the bound that keeps it from being negative."""
     if is_call(number, CAST):
         number = number.args[0]
-    is_bounded = is_call(number, aten.clamp_min.default) and number.args[1] == 0
-    return number.args[0] if is_bounded else number  # type: ignore[union-attr]
+    if is_call(number, aten.clamp_min.default) and number.args[1] == 0:
+        number = number.args[0]
+    return number
