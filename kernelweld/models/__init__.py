@@ -1,7 +1,7 @@
-"""Serving-shaped DeepSeek-V3.2, MiniMax-M2.5 and Qwen3.5 blocks in plain torch.
+"""Models as they are served, in plain torch with nothing fused by hand: DeepSeek-V3.2.
 
-Empty in this release: the models fused today come from ``transformers``. Serving-shaped versions (paged
-caches, slot mapping, tensor parallelism) belong in this room, written without any fusion by hand.
+Paged caches, batches of flattened tokens, tensor parallelism, checkpoints of Hugging Face's layout.
+MiniMax-M2.5 and Qwen3.5 are fused from ``transformers``.
 """
 
 from __future__ import annotations

@@ -54,15 +54,15 @@ def load(
     folder, parallel = Path(folder), parallel or Parallel()
     if not (folder / "config.json").is_file():
         raise BadCheckpoint(str(folder), ["config.json: missing"])
-    config = Config.read(folder)
+    config, found = Config.read(folder), _tensors(folder)
+    with torch.device("meta"):  # compared before there is memory for the weights
+        sources = _sources(DeepseekV32(config, dtype=dtype, parallel=parallel), parallel)
+    if problems := list(_problems(list(sources), found, config)):
+        raise BadCheckpoint(str(folder), problems)
     with torch.device(device):
         model = DeepseekV32(config, dtype=dtype, parallel=parallel)
-    sources = list(_sources(model, parallel))
-    found = _tensors(folder)
-    if problems := list(_problems(sources, found, config)):
-        raise BadCheckpoint(str(folder), problems)
     with torch.no_grad():
-        for source in sources:
+        for source in _sources(model, parallel):
             source.fill(*(found[name].read() for name in source.shapes))
     return model.eval().requires_grad_(False)
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import distributed
 
 from kernelweld.models.caches import PAGE, Cache, Chunk, allocate, batch_of
+from kernelweld.models.checkpoint import load
 from kernelweld.models.deepseek_v32 import DeepseekV32
+from kernelweld.models.parallel import Parallel
 
 #: The layouts of caches fix the widths of latents and keys. With 32 index heads no score is exactly zero,
 #: which would leave the choice between equals to each side.
@@ -67,3 +70,15 @@ class Server:
             logits = self.model(ids, batch, self.caches)
         self.seen = [start + count for start, count in zip(self.seen, counts, strict=True)]
         return list(logits[: sum(counts)].split(counts))
+
+
+def run_rank(rank: int, size: int, store: str, checkpoint: str, tokens: list[int], out: str) -> None:
+    """One process of ``size``: rank 0 saves the logits of ``tokens`` to ``out``."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    parallel = Parallel(rank, size, distributed.group.WORLD)
+    model = load(checkpoint, dtype=torch.float32, parallel=parallel)
+    (logits,) = Server(model, 1, dtype=torch.float32).step([tokens])
+    if rank == 0:
+        torch.save(logits, out)
+    distributed.destroy_process_group()

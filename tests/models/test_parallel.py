@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from serving import Server
+from serving import Server, run_rank
 
 from kernelweld.errors import BadOption
 from kernelweld.models.checkpoint import load
@@ -44,6 +44,16 @@ def _addends(whole: DeepseekV32, rank: DeepseekV32, prompts: list[list[int]]) ->
     for hook in hooks:
         hook.remove()
     return found
+
+
+@pytest.mark.nightly
+def test_a_group_sums(checkpoint: Callable[..., Path], prompts: list[list[int]], tmp_path: Path) -> None:
+    """Two processes compute what one does."""
+    folder, out = checkpoint(), tmp_path / "logits.pt"
+    given = (2, str(tmp_path / "store"), str(folder), prompts[2], str(out))
+    torch.multiprocessing.spawn(run_rank, given, nprocs=2)
+    (expected,) = Server(load(folder, dtype=torch.float32), 1, dtype=torch.float32).step([prompts[2]])
+    torch.testing.assert_close(torch.load(out), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_size_that_does_not_divide(checkpoint: Callable[..., Path]) -> None:

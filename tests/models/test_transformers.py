@@ -122,5 +122,4 @@ def test_keys_of_codes(
     assert distance(ours, exact) == 0
     first, second = selected[0], selected[2]  # of the first layer, whose inputs are the same
     same = [len({*a} & {*b}) / 8 for a, b in zip(first.tolist(), second.tolist(), strict=True) if -1 not in a]
-    print(sum(same) / len(same))
     assert 0.9 < sum(same) / len(same) < 1

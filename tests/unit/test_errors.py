@@ -56,6 +56,13 @@ CASES: list[tuple[KernelweldError, str]] = [
         "cannot use the trace 'run.json': no GPU kernel ran in it\n  how to proceed: Profile on a GPU.",
     ),
     (
+        errors.BadCheckpoint("v32", ["a: expected [4], missing", "b: not expected, found [2, 3]"]),
+        "the weights in 'v32' are not those of the model that its config.json describes\n"
+        "    a: expected [4], missing\n"
+        "    b: not expected, found [2, 3]\n"
+        "  how to proceed: Fetch the checkpoint again, or use the config.json that belongs to it.",
+    ),
+    (
         errors.MissingDependency("transformers", "target 'hf:llama'", "hf"),
         "target 'hf:llama' needs the package 'transformers', which is not installed\n"
         "  how to proceed: pip install 'kernelweld[hf]'",
