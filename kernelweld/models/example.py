@@ -43,6 +43,7 @@ def example(
     fp8: bool = False,
     latent: LatentFormat | None = None,
     keys: KeyFormat = "fp8",
+    seed: int = 0,
 ) -> tuple[DeepseekV32, Call, dict[str, torch.Tensor]]:
     """The model, and the arguments of a call: ``batch`` requests with ``cache`` tokens in the caches each.
 
@@ -50,7 +51,7 @@ def example(
     the first is dense, the others have experts. Each request brings ``tokens`` tokens, 1 in decode and 128 in
     prefill if not given; in prefill logits are of the last of them. ``fp8``: linear layers of codes, and
     latents in ``fp8_ds_mla`` if ``latent`` does not say otherwise. Weights, caches and the order of pages are
-    random, the same in every call; on the device ``meta`` they have no values.
+    random, the same in every call with one ``seed``; on the device ``meta`` they have no values.
     """
     config = replace(
         Config() if full else TINY,
@@ -67,7 +68,7 @@ def example(
     latent = latent or ("fp8_ds_mla" if fp8 else "plain")
     caches = allocate(config, pages, dtype=dtype, latent=latent, keys=keys, device=device)
     if torch.device(device).type != "meta":
-        generator = torch.Generator(device).manual_seed(0)
+        generator = torch.Generator(device).manual_seed(seed)
         _fill_weights(model, generator)
         for one in caches:
             _fill_cache(one, config, dtype, generator)
