@@ -15,7 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# fmt: off  (one parameter a line would be pages)
+# One parameter a line would be pages:
+# fmt: off
 
 #: The bits of a partial sum that is not there yet. Sums that are NaN are written with other bits.
 ABSENT = tl.constexpr(-1)
@@ -52,10 +53,7 @@ def _scores(logits: tl.tensor, exists: tl.tensor, SIGMOID: tl.constexpr) -> tl.t
 
 @triton.jit
 def _is_kept(
-    key: tl.tensor,
-    GROUPS: tl.constexpr,
-    TOP_GROUPS: tl.constexpr,
-    PAIRS: tl.constexpr,
+    key: tl.tensor, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, PAIRS: tl.constexpr,
 ) -> tl.tensor:
     """Which groups, [groups, 1], are among the best by their largest choice, or the sum of their two."""
     group = tl.arange(0, key.shape[0])
@@ -73,20 +71,9 @@ def _is_kept(
 
 @triton.jit
 def _choose(
-    logits: tl.tensor,
-    expert: tl.tensor,
-    exists: tl.tensor,
-    bias: tl.tensor,
-    bias_stride: tl.tensor,
-    weights: tl.tensor,
-    ids: tl.tensor,
-    token: tl.tensor,
-    scale: tl.tensor,
-    K: tl.constexpr,
-    GROUPS: tl.constexpr,
-    TOP_GROUPS: tl.constexpr,
-    SIGMOID: tl.constexpr,
-    BIASED: tl.constexpr,
+    logits: tl.tensor, expert: tl.tensor, exists: tl.tensor, bias: tl.tensor, bias_stride: tl.tensor,
+    weights: tl.tensor, ids: tl.tensor, token: tl.tensor, scale: tl.tensor, K: tl.constexpr,
+    GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr,
     RENORMALISE: tl.constexpr,
 ) -> None:
     """Writes the K experts of one token and their weights. ``logits``, the numbers ``expert`` and ``exists``
@@ -120,22 +107,10 @@ def _choose(
 
 @triton.jit
 def _multiply(
-    x: tl.tensor,
-    weight: tl.tensor,
-    partials: tl.tensor,
-    rows: tl.tensor,
-    x_row: tl.tensor,
-    x_column: tl.tensor,
-    w_row: tl.tensor,
-    w_column: tl.tensor,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STEPS: tl.constexpr,
-    TILES: tl.constexpr,
-    DOT: tl.constexpr,
+    x: tl.tensor, weight: tl.tensor, partials: tl.tensor, rows: tl.tensor, x_row: tl.tensor,
+    x_column: tl.tensor, w_row: tl.tensor, w_column: tl.tensor, D: tl.constexpr, E: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, STEPS: tl.constexpr,
+    TILES: tl.constexpr, DOT: tl.constexpr,
 ) -> None:
     """Writes one program's partial sums, to [splits, rows, E]."""
     tile, split = tl.program_id(0) % TILES, tl.program_id(0) // TILES
@@ -166,14 +141,8 @@ def _multiply(
 
 @triton.jit
 def _awaited(
-    partials: tl.tensor,
-    token: tl.tensor,
-    rows: tl.tensor,
-    expert: tl.tensor,
-    exists: tl.tensor,
-    E: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PARTS: tl.constexpr,
+    partials: tl.tensor, token: tl.tensor, rows: tl.tensor, expert: tl.tensor, exists: tl.tensor,
+    E: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
 ) -> tl.tensor:
     """The logits of one token, added up once all parts are there; leaves ``ABSENT`` behind."""
     split = tl.arange(0, PARTS)[:, None, None]
@@ -190,38 +159,13 @@ def _awaited(
 
 @triton.jit(do_not_specialize=["rows"])
 def route_kernel(
-    x: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    weights: tl.tensor,
-    ids: tl.tensor,
-    partials: tl.tensor,
-    rows: tl.tensor,
-    x_row: tl.tensor,
-    x_column: tl.tensor,
-    w_row: tl.tensor,
-    w_column: tl.tensor,
-    bias_stride: tl.tensor,
-    scale: tl.tensor,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    K: tl.constexpr,
-    GROUPS: tl.constexpr,
-    TOP_GROUPS: tl.constexpr,
-    SIGMOID: tl.constexpr,
-    BIASED: tl.constexpr,
-    RENORMALISE: tl.constexpr,
-    LOGITS: tl.constexpr,
-    PADDED_GROUPS: tl.constexpr,
-    PADDED_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STEPS: tl.constexpr,
-    TILES: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PARTS: tl.constexpr,
-    DOT: tl.constexpr,
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, weights: tl.tensor, ids: tl.tensor, partials: tl.tensor,
+    rows: tl.tensor, x_row: tl.tensor, x_column: tl.tensor, w_row: tl.tensor, w_column: tl.tensor,
+    bias_stride: tl.tensor, scale: tl.tensor, D: tl.constexpr, E: tl.constexpr, K: tl.constexpr,
+    GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr,
+    RENORMALISE: tl.constexpr, LOGITS: tl.constexpr, PADDED_GROUPS: tl.constexpr, PADDED_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, STEPS: tl.constexpr,
+    TILES: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, DOT: tl.constexpr,
 ) -> None:
     """GEMM and choice: x [rows, D], weight [E, D], bias [E], out weights and ids [rows, K]; ``partials``
     int32 [splits, rows, E], all ``ABSENT`` before and after.
@@ -229,22 +173,8 @@ def route_kernel(
     waiting = tl.program_id(0) - TILES * SPLITS
     if waiting < 0:
         _multiply(
-            x,
-            weight,
-            partials,
-            rows,
-            x_row,
-            x_column,
-            w_row,
-            w_column,
-            D,
-            E,
-            BLOCK_M,
-            BLOCK_E,
-            BLOCK_K,
-            STEPS,
-            TILES,
-            DOT,
+            x, weight, partials, rows, x_row, x_column, w_row, w_column, D, E, BLOCK_M, BLOCK_E, BLOCK_K,
+            STEPS, TILES, DOT,
         )
     else:
         group, place = tl.arange(0, PADDED_GROUPS)[:, None], tl.arange(0, PADDED_SIZE)[None, :]
@@ -253,42 +183,17 @@ def route_kernel(
         for token in range(waiting, rows, tl.num_programs(0) - TILES * SPLITS):
             logits = _awaited(partials, token, rows, expert, exists, E, SPLITS, PARTS)
             _choose(
-                logits.to(LOGITS).to(tl.float32),
-                expert,
-                exists,
-                bias,
-                bias_stride,
-                weights,
-                ids,
-                token,
-                scale,
-                K,
-                GROUPS,
-                TOP_GROUPS,
-                SIGMOID,
-                BIASED,
-                RENORMALISE,
+                logits.to(LOGITS).to(tl.float32), expert, exists, bias, bias_stride, weights, ids, token,
+                scale, K, GROUPS, TOP_GROUPS, SIGMOID, BIASED, RENORMALISE,
             )
 
 
 @triton.jit
 def choose_kernel(
-    logits: tl.tensor,
-    bias: tl.tensor,
-    weights: tl.tensor,
-    ids: tl.tensor,
-    bias_stride: tl.tensor,
-    scale: tl.tensor,
-    E: tl.constexpr,
-    K: tl.constexpr,
-    GROUPS: tl.constexpr,
-    TOP_GROUPS: tl.constexpr,
-    SIGMOID: tl.constexpr,
-    BIASED: tl.constexpr,
-    RENORMALISE: tl.constexpr,
-    LOGITS: tl.constexpr,
-    PADDED_GROUPS: tl.constexpr,
-    PADDED_SIZE: tl.constexpr,
+    logits: tl.tensor, bias: tl.tensor, weights: tl.tensor, ids: tl.tensor, bias_stride: tl.tensor,
+    scale: tl.tensor, E: tl.constexpr, K: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
+    SIGMOID: tl.constexpr, BIASED: tl.constexpr, RENORMALISE: tl.constexpr, LOGITS: tl.constexpr,
+    PADDED_GROUPS: tl.constexpr, PADDED_SIZE: tl.constexpr,
 ) -> None:
     """The choice alone, a program a token: logits [rows, E] float32, out weights and ids [rows, K]."""
     group, place = tl.arange(0, PADDED_GROUPS)[:, None], tl.arange(0, PADDED_SIZE)[None, :]
@@ -297,19 +202,6 @@ def choose_kernel(
     token = tl.program_id(0).to(tl.int64)
     row = tl.load(logits + token * E + expert, mask=exists, other=0.0)
     _choose(
-        row.to(LOGITS).to(tl.float32),
-        expert,
-        exists,
-        bias,
-        bias_stride,
-        weights,
-        ids,
-        token,
-        scale,
-        K,
-        GROUPS,
-        TOP_GROUPS,
-        SIGMOID,
-        BIASED,
-        RENORMALISE,
+        row.to(LOGITS).to(tl.float32), expert, exists, bias, bias_stride, weights, ids, token, scale, K,
+        GROUPS, TOP_GROUPS, SIGMOID, BIASED, RENORMALISE,
     )

@@ -59,13 +59,12 @@ def read_groups(choice: fx.Node, cover: Cover) -> Groups:
         return Groups(choice)
     if not isinstance(base, fx.Node) or not isinstance(mask, fx.Node) or not is_call(mask, *_NOT):
         raise something_else(choice)
-    kept = mask.args[0]
-    assert isinstance(kept, fx.Node)
+    kept: object = mask.args[0]
     cover.take(choice, mask)
     while is_call(kept, *_SPREAD):
         cover.take(kept)
         kept = kept.args[0]
-        assert isinstance(kept, fx.Node)
+    assert isinstance(kept, fx.Node)
     best = _best(kept, choice, cover)
     if scalar(fill) != -math.inf:
         raise Miss("%{} masks experts with another value than -inf", choice, choice, stage=NEARLY)
