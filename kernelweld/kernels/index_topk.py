@@ -57,12 +57,23 @@ def reference(
     width = scores.shape[1]
     column = torch.arange(width, device=scores.device)
     valid = column < lengths.clamp(max=width)[:, None]
-    order = torch.sort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True).indices
+    keys = _keys(scores).masked_fill(~valid, -(1 << 31))
+    order = torch.sort(keys, dim=1, descending=True, stable=True).indices
     found = order[:, :k]
     found = found.masked_fill(~valid.gather(1, found), width).sort(1).values
     slots = found if table is None else _slots(found.clamp(max=max(width - 1, 0)), table, block)
     slots = slots.masked_fill(found == width, -1).int()
     return torch.nn.functional.pad(slots, (0, max(k - width, 0)), value=-1)
+
+
+def _keys(scores: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of scores, by their bits alone: a sort of floats on CUDA takes NaN of negative
+    sign for the least, and a comparison may take subnormals for zero.
+    """
+    bits = scores.view(torch.int32)
+    keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys = keys.masked_fill(keys == -1, 0)
+    return keys.masked_fill((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF)
 
 
 def _slots(column: torch.Tensor, table: torch.Tensor, block: int) -> torch.Tensor:
