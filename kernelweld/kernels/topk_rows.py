@@ -21,7 +21,7 @@ def _edge(row: tl.tensor, n: tl.tensor, K: tl.constexpr, SAMPLE: tl.constexpr) -
     keys = load_keys(row, (place // _GROUP) * (n // (SAMPLE // _GROUP)) + place % _GROUP, n)
     least = tl.maximum((2 * K * SAMPLE) // n, 16)
     most = least + least // 2
-    lo, hi, n_lo, _ = search(keys, row, n, LOWEST, NAN + 1, SAMPLE, 0, least, most, SAMPLE, True)
+    lo, hi, n_lo, _ = search(keys, row, SAMPLE, LOWEST, NAN + 1, SAMPLE, 0, least, most, SAMPLE, True)
     return tl.where(n_lo > most, hi, lo)  # above a score that is very frequent
 
 
