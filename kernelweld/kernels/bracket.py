@@ -46,9 +46,9 @@ def keys_of(bits: tl.tensor, column: tl.tensor, n: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def load_keys(row: tl.tensor, column: tl.tensor, n: tl.tensor) -> tl.tensor:
-    """The keys of columns of a row of ``n``."""
-    return keys_of(tl.load(row + column, mask=column < n, other=0), column, n)
+def load_keys(row: tl.tensor, column: tl.tensor, n: tl.tensor, VECTOR: tl.constexpr) -> tl.tensor:
+    """The keys of columns of a row of ``n``, read ``VECTOR`` at a time: the row has a multiple of it."""
+    return keys_of(tl.load(row + column, mask=column < tl.cdiv(n, VECTOR) * VECTOR, other=0), column, n)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -60,6 +60,7 @@ def _tally(
     high: tl.tensor,
     TILE: tl.constexpr,
     HELD: tl.constexpr,
+    VECTOR: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
     """How many keys are at least ``low`` and how many ``high``: of held ``keys``, else of the row."""
     if HELD:
@@ -68,7 +69,7 @@ def _tally(
     else:
         lows, highs = tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.int32)
         for first in range(0, n, TILE):
-            part = load_keys(row, first + tl.arange(0, TILE), n)
+            part = load_keys(row, first + tl.arange(0, TILE), n, VECTOR)
             lows += (part >= low).to(tl.int32)
             highs += (part >= high).to(tl.int32)
         n_low, n_high = tl.sum(lows), tl.sum(highs)
@@ -84,6 +85,7 @@ def _extent(
     hi: tl.tensor,
     TILE: tl.constexpr,
     HELD: tl.constexpr,
+    VECTOR: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
     """The smallest bracket around the keys from ``lo`` to below ``hi``, of which there are some."""
     if HELD:
@@ -91,7 +93,7 @@ def _extent(
     else:
         least, most = tl.full([TILE], NAN, tl.int32), tl.full([TILE], ABSENT, tl.int32)
         for first in range(0, n, TILE):
-            part = load_keys(row, first + tl.arange(0, TILE), n)
+            part = load_keys(row, first + tl.arange(0, TILE), n, VECTOR)
             least = tl.minimum(least, tl.where(part >= lo, part, NAN))
             most = tl.maximum(most, tl.where(part < hi, part, ABSENT))
     return tl.min(least), tl.max(most) + 1
@@ -177,6 +179,7 @@ def search(
     most: tl.tensor,
     TILE: tl.constexpr,
     HELD: tl.constexpr,
+    VECTOR: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
     """Narrows the bracket ``[lo, hi)`` until from ``least`` to ``most`` keys are at least ``lo``, or one key
     is left in it. ``n_lo`` and ``n_hi`` keys are at least ``lo`` and ``hi``; ``n_lo >= least > n_hi``.
@@ -185,10 +188,10 @@ def search(
     turn, stalled, rank = 0, False, (least + most) * 0.5
     n_lo, n_hi = tl.cast(n_lo, tl.int32), tl.cast(n_hi, tl.int32)
     lo, hi, n = tl.cast(lo, tl.int32), tl.cast(hi, tl.int32), tl.cast(n, tl.int32)
-    lo, hi = _extent(keys, row, n, lo, hi, TILE, HELD)
+    lo, hi = _extent(keys, row, n, lo, hi, TILE, HELD, VECTOR)
     while (n_lo > most) & (hi > lo + 1):
         low, high = _thresholds(lo, hi, n_lo, n_hi, n, rank, turn, stalled)
-        n_low, n_high = _tally(keys, row, n, low, high, TILE, HELD)
+        n_low, n_high = _tally(keys, row, n, low, high, TILE, HELD, VECTOR)
         before = n_lo - n_hi
         above, between = n_high >= least, n_low >= least
         lo, n_lo = (
@@ -202,7 +205,7 @@ def search(
         stalled = (n_lo - n_hi) * 2 > before
         turn += 1
         if turn % 4 == 0:
-            lo, hi = _extent(keys, row, n, lo, hi, TILE, HELD)
+            lo, hi = _extent(keys, row, n, lo, hi, TILE, HELD, VECTOR)
     return lo, hi, n_lo, n_hi
 
 

@@ -29,14 +29,21 @@ _RING, _SLICE = 1 << 18, 1 << 10  # counters of a device, and how many one call 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the kernel in columns, all powers of two, and how many programs there are at most."""
+    """Sizes of the kernel in columns, all powers of two, and how many programs there are at most.
+
+    ``warps`` are for launches with more columns than ``small``. ``early`` reads scores before the length of
+    their row is known, and pages before it is known which are needed.
+    """
 
     small: int = 8192
     tile: int = 16384
     chunk: int = 8192
     sample: int = 4096
     programs: int = 264
-    warps: int = 32
+    warps: int = 16
+    small_warps: int = 8
+    registers: int = 0  # of a thread, where they are limited
+    early: bool = True
 
 
 DEFAULT = Sizes()
@@ -112,13 +119,17 @@ def launch(
     programs = rows * parts if parts > 1 or not long else min(rows, sizes.programs)
     room = max(sizes.chunk, min(_power_of_two(4 * k), sizes.tile))
     kept = torch.empty((2, programs if long else 0, room), dtype=torch.int32, device=device)
+    vectors = columns % 4 == scores.stride(0) % 4 == scores.data_ptr() % 16 == 0
+    limited = {"maxnreg": sizes.registers} if sizes.registers and device.type == "cuda" else {}
     topk_rows[(programs,)](
         scores.view(torch.int32), lengths, out if table is None else table, out,
         kept, torch.empty(programs, dtype=torch.int64, device=device) if long else out,
         _counters(device) if long else out, rows, columns, parts,
         scores.stride(0), lengths.stride(0), 0 if table is None else table.stride(0),
         K=k, BLOCK=0 if table is None else block, SMALL=min(sizes.small, tile), TILE=tile,
-        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LONG=long, num_warps=sizes.warps,
+        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LONG=long, EARLY=sizes.early,
+        VECTOR=4 if vectors else 1,
+        num_warps=sizes.warps if columns > sizes.small else sizes.small_warps, **limited,
     )  # fmt: skip
     return out
 
