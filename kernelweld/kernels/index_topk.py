@@ -141,7 +141,11 @@ def _power_of_two(size: int) -> int:
 
 def _counters(device: torch.device) -> torch.Tensor:
     """Counters at zero, which a launch leaves at zero: the next ones of a ring, so that launches of several
-    streams or graphs that overlap do not meet. A graph captured before any call has its own.
+    streams or graphs that overlap do not meet.
+
+    The ring cannot be made while a graph is captured: it would be memory of that graph, at zero only once the
+    graph has run. A launch captured before any call therefore has counters of its own, which its graph sets
+    to zero in each replay; a call before the capture saves that.
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing() and device not in _rings:
         return torch.zeros(_SLICE, dtype=torch.int32, device=device)

@@ -73,7 +73,7 @@ def _select(
     EARLY: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Chooses ``K`` of ``total`` keys, held in registers, of a row of ``n``. The pages are read for all columns
+    """Chooses ``K`` of ``total`` keys, held in registers, of a row of ``n``. Pages are read for all columns
     before the search, or for the chosen ones after it.
     """
     if EARLY:
@@ -148,8 +148,8 @@ def _kept(
     total: tl.tensor,
     KEPT: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """Keys and columns that the programs of a row kept, joined, and where there are some; ``pieces [LANES]`` of
-    each program.
+    """Keys and columns that the programs of a row kept, joined, and where there are some; ``pieces [LANES]``
+    of each program.
     """
     piece = tl.arange(0, KEPT // _PIECE)
     ended = tl.cumsum(pieces, 0)[None, :] <= piece[:, None]
