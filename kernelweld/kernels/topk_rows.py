@@ -86,6 +86,24 @@ def _select(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _wide(
+    row: tl.tensor,
+    n: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+    TILE: tl.constexpr,
+    VECTOR: tl.constexpr,
+) -> None:
+    """Chooses ``K`` of the ``n`` columns of a row."""
+    column = tl.arange(0, TILE)
+    keys = load_keys(row, column, n, VECTOR)
+    _select(keys, column, column < n, n, n, table, out, K, BLOCK, EARLY, TILE)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _sweep(
     row: tl.tensor,
     n: tl.tensor,
@@ -278,17 +296,4 @@ def topk_rows(
                 here = column < n
                 _select(keys_of(bits, column, n), column, here, n, n, pages, target, K, BLOCK, EARLY, SMALL)
             else:
-                wide = tl.arange(0, TILE)
-                _select(
-                    load_keys(row, wide, n, VECTOR),
-                    wide,
-                    wide < n,
-                    n,
-                    n,
-                    pages,
-                    target,
-                    K,
-                    BLOCK,
-                    EARLY,
-                    TILE,
-                )
+                _wide(row, n, pages, target, K, BLOCK, EARLY, TILE, VECTOR)
