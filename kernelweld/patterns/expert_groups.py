@@ -81,7 +81,7 @@ def read_groups(choice: fx.Node, cover: Cover) -> Groups:
 
 def _is_not(mask: fx.Node) -> bool:
     """Whether ``mask`` holds where its operand is zero."""
-    return is_call(mask, *_NOT) or (is_call(mask, aten.eq.Scalar) and mask.args[1] == 0)
+    return is_call(mask, *_NOT) or (is_call(mask, aten.eq.Scalar) and scalar(mask.args[1]) == 0)
 
 
 def _best(scattered: fx.Node, choice: fx.Node, cover: Cover) -> fx.Node:
