@@ -2,8 +2,8 @@
 
 python benchmarks/deepseek_page.py
 
-Launches are those of ``kernelweld inspect models:deepseek_v32 --phase decode --json``, which runs here; times are
-of ``benchmarks/results/``.
+Launches are those of ``kernelweld inspect models:deepseek_v32 --phase decode --json``, which runs here; times
+are of ``benchmarks/results/``.
 """
 
 from __future__ import annotations
