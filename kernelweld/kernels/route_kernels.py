@@ -8,7 +8,7 @@ replays, and a result does not depend on who comes first. Programs that wait dep
 not, so a GPU with more places than there are waiting programs cannot get stuck; should sums stay absent all
 the same, waiting ends after ``PATIENCE`` looks and gives NaN.
 """
-# mypy: disable-error-code="untyped-decorator"
+# mypy: disable-error-code="untyped-decorator, assignment"
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _choose(
     place = tl.arange(0, PADDED_K)
     chosen, chosen_bits = tl.zeros([PADDED_K], tl.int32), tl.zeros([PADDED_K], tl.int32)
     total = 0.0
-    for k in tl.static_range(K):
+    for k in range(K):
         # of equal choices the lowest number is taken
         number = -_largest(tl.where(key == _largest(key), -expert, _NOTHING))
         is_chosen = expert == number
@@ -150,15 +150,17 @@ def _sum_products(
     sums = ()
     for token in tl.static_range(BLOCK_M):
         products = tl.zeros([BLOCK_E, BLOCK_K], tl.float32)
+        # past the last row it is computed once more, rather than masked
+        row = x + tl.minimum(token, rows - 1).to(tl.int64) * x_row
         for step in tl.static_range(STEPS):
             column = first + step * BLOCK_K
-            place = x + tl.full([1, 1], token, tl.int64) * x_row + column * x_column
+            place = row + column * x_column
             a = tl.load(place) if EVEN else tl.load(place, mask=column < D, other=0.0)
             products += a.to(tl.float32) * w[step].to(tl.float32)
         sums += (tl.sum(products, 1),)
     for token in tl.static_range(BLOCK_M):
         at = partials + (split * rows + token) * E + expert
-        tl.store(at, _present(sums[token]), mask=expert < E)
+        tl.store(at, _present(sums[token]), mask=expert < tl.where(token < rows, E, 0))
 
 
 @triton.jit

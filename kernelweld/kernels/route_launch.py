@@ -42,7 +42,7 @@ def in_one(
     (rows, width), experts = x.shape, weight.shape[0]
     weights, ids = _outputs(x, rule)
     tiles, splits = config.tiles(experts), config.splits(width)
-    block_m = max(triton.next_power_of_2(rows), 16) if config.dot else rows
+    block_m = max(triton.next_power_of_2(rows), 16 if config.dot else 1)
     even = experts % config.block_e == 0 and width == splits * config.block_k * config.steps
     route_kernel[(tiles * splits + min(rows, config.waiting),)](
         x,
