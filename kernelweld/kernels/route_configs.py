@@ -21,7 +21,7 @@ class Config:
     steps: int = 1
     warps: int = 4
     dot: bool = False
-    waiting: int = 16
+    waiting: int = 32
 
     def tiles(self, experts: int) -> int:
         """Tiles of experts."""
@@ -33,23 +33,63 @@ class Config:
 
 
 #: The most rows for which one launch is faster than the library's GEMM and a choice of its own.
-MOST_ROWS = 64
+MOST_ROWS = 32
+
+Measured = tuple[tuple[int, Config], ...]
+
+
+def products(block_e: int, width: int, parts: int, *, wide: bool = False, warps: int = 1) -> Config:
+    """Products and a sum over one of ``parts`` parts of ``width``. A thread takes 16 bytes of weights at a
+    time: 8 values, or 4 of ``wide`` weights, which are float32.
+    """
+    block_k = (128 if wide else 256) * warps
+    return Config(block_e, block_k, max(ceil(width / block_k / parts), 1), warps)
+
+
+def dot(block_e: int, block_k: int, steps: int, warps: int = 4) -> Config:
+    """On the tensor cores."""
+    return Config(block_e, block_k, steps, warps, dot=True)
+
 
 #: By width, experts and whether the weights are bfloat16: the largest number of rows for each configuration.
-_MEASURED: Mapping[tuple[int, int, bool], tuple[tuple[int, Config], ...]] = MappingProxyType({})
+_MEASURED: Mapping[tuple[int, int, bool], Measured] = MappingProxyType(
+    {
+        (7168, 256, True): (
+            (4, products(2, 7168, 4)),
+            (16, dot(32, 128, 2)),
+            (MOST_ROWS, dot(16, 256, 4)),
+        ),
+        (7168, 384, True): ((4, products(2, 7168, 4)), (MOST_ROWS, dot(32, 256, 3))),
+        (6144, 256, True): ((4, products(2, 6144, 4)), (MOST_ROWS, dot(32, 256, 2))),
+        (6144, 128, True): ((4, products(2, 6144, 4)), (MOST_ROWS, dot(32, 128, 2))),
+        (4096, 512, True): ((4, products(4, 4096, 4)), (MOST_ROWS, dot(32, 256, 2))),
+        (3072, 256, True): ((4, products(2, 3072, 4)), (MOST_ROWS, dot(32, 128, 2))),
+        (7168, 256, False): ((4, products(2, 7168, 4, wide=True)), (16, products(4, 7168, 7, wide=True))),
+        (6144, 128, False): (
+            (4, products(1, 6144, 4, wide=True)),
+            (16, products(2, 6144, 6, wide=True)),
+            (MOST_ROWS, dot(32, 256, 1)),
+        ),
+        (3072, 256, False): (
+            (4, products(2, 3072, 4, wide=True)),
+            (16, products(4, 3072, 4, wide=True)),
+            (MOST_ROWS, dot(32, 256, 1)),
+        ),
+    }
+)
 
 
 def config_for(rows: int, width: int, experts: int, dtype: torch.dtype) -> Config | None:
     """The configuration for ``rows`` rows, None where the library's GEMM is to be used."""
     known = _MEASURED.get((width, experts, dtype == torch.bfloat16))
     if known is None:
-        return _default(rows, width, experts) if rows <= MOST_ROWS else None
+        known = _default(width, experts, wide=dtype != torch.bfloat16)
     return next((config for most, config in known if rows <= most), None)
 
 
-def _default(rows: int, width: int, experts: int) -> Config:
-    """Between one and two programs for each of some 130 multiprocessors."""
-    block_e = 4 if rows <= 4 else 32
-    block_k = 1024 if rows <= 4 else 256
-    splits = max(160 * block_e // experts, 1)
-    return Config(block_e, block_k, steps=max(ceil(width / block_k / splits), 1), dot=rows > 4)
+def _default(width: int, experts: int, *, wide: bool) -> Measured:
+    """For a router that was not measured: some programs for each of about 130 multiprocessors."""
+    parts = max(ceil(width / (1024 if wide else 2048)), 4)
+    few = products(2 if experts <= 384 else 4, width, parts, wide=wide)
+    steps = max(ceil(width / 256 / max(160 * 32 // experts, 1)), 1)
+    return ((16, few),) if wide else ((4, few), (MOST_ROWS, dot(32, 256, steps)))

@@ -43,6 +43,7 @@ def in_one(
     weights, ids = _outputs(x, rule)
     tiles, splits = config.tiles(experts), config.splits(width)
     block_m = max(triton.next_power_of_2(rows), 16 if config.dot else 1)
+    even = experts % config.block_e == 0 and width == splits * config.block_k * config.steps
     route_kernel[(tiles * splits + min(rows, config.waiting),)](
         x,
         weight,
@@ -57,14 +58,14 @@ def in_one(
         rule.scale,
         width,
         experts,
-        *_constants(rule, bias, experts),
+        *_constants(rule, bias, experts, config.warps),
         block_m,
         config.block_e,
         config.block_k,
         config.steps,
         tiles,
         splits,
-        triton.next_power_of_2(splits),
+        even,
         config.dot,
         num_warps=config.warps,
     )
@@ -77,7 +78,9 @@ def choose(logits: torch.Tensor, bias: torch.Tensor | None, rule: Rule) -> Route
     experts = logits.shape[1]
     stride = 0 if bias is None else bias.stride(0)
     choose_kernel[(logits.shape[0],)](
-        *(logits, bias, weights, ids, stride, rule.scale, experts), *_constants(rule, bias, experts)
+        *(logits, bias, weights, ids, stride, rule.scale, experts),
+        *_constants(rule, bias, experts, warps=1),
+        num_warps=1,
     )
     return weights, ids
 
@@ -89,12 +92,18 @@ def logits_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return F.linear(x.float(), weight.float())
 
 
-def _constants(rule: Rule, bias: torch.Tensor | None, experts: int) -> tuple[object, ...]:
-    """The parameters from ``K`` to ``PADDED_SIZE`` of both kernels."""
-    size = triton.next_power_of_2(experts // rule.groups)
+def _constants(rule: Rule, bias: torch.Tensor | None, experts: int, warps: int) -> tuple[object, ...]:
+    """The parameters from ``K`` to ``PADDED_SIZE`` of both kernels.
+
+    Without fewer values than threads, no two threads look for the same partial sum and see different ones.
+    """
+    groups = rule.groups if rule.top_groups < rule.groups else 1
+    padded = triton.next_power_of_2(groups)
+    size = max(triton.next_power_of_2(experts // groups), 32 * warps // padded)
     return (
-        *(rule.k, rule.groups, rule.top_groups, rule.scoring == "sigmoid", bias is not None),
-        *(rule.renormalise, _TL[rule.logits or torch.float32], triton.next_power_of_2(rule.groups), size),
+        *(rule.k, triton.next_power_of_2(rule.k), groups, min(rule.top_groups, groups)),
+        *(rule.scoring == "sigmoid", bias is not None, rule.renormalise),
+        *(_TL[rule.logits or torch.float32], padded, size),
     )
 
 

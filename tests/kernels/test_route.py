@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kernelweld.errors import BadOperand
 from kernelweld.kernels.route import Rule, kernel, reference, route
-from kernelweld.kernels.route_configs import Config
-from kernelweld.kernels.route_launch import SLOTS, choose, in_one, next_workspace, workspace
+from kernelweld.kernels.route_configs import MOST_ROWS, Config, config_for, dot, products
+from kernelweld.kernels.route_launch import SLOT, SLOTS, choose, in_one, next_workspace, workspace
 
 quick = settings(settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "kernels")))
 
@@ -60,7 +60,7 @@ def test_rows(rows: int, rule: dict[str, Any]) -> None:
     hold(kernel(x, weight, bias, **rule), reference(x, weight, bias, **rule), 16)
 
 
-@pytest.mark.parametrize("rows", [64, 65])
+@pytest.mark.parametrize("rows", [MOST_ROWS, MOST_ROWS + 1])
 def test_about_the_last_row_of_one_launch(rows: int) -> None:
     x, weight, bias = drawn(rows, 64, 8)
     rule = PLAIN | {"k": 1}
@@ -85,6 +85,17 @@ def test_strided_operands() -> None:
     expected = reference(x, weight, bias, **PLAIN)
     columns = weight.t().contiguous().t()
     hold(kernel(wide[:, 7:263:2], columns, bias.repeat_interleave(2)[::2], **PLAIN), expected, 16)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+@pytest.mark.parametrize("config", [Config(2, 32, 2, 1), Config(8, 64, 1, 4)], ids=str)
+def test_rows_of_a_wider_tensor_without_bias(rows: int, config: Config) -> None:
+    """Parts that divide the width are loaded without a mask, so that a wrong row would be read silently."""
+    x, weight, _ = drawn(rows, 128, 32)
+    wide = torch.full((rows, 256), NAN, dtype=BF16)
+    wide[:, 128:] = x
+    rule = PLAIN | {"k": 8, "groups": 8, "top_groups": 4}
+    hold(in_one(wide[:, 128:], weight, None, Rule(**rule), config), reference(x, weight, **rule), 32)
 
 
 @pytest.mark.parametrize("rule", [PLAIN, GROUPED, SOFTMAX], ids=["plain", "grouped", "softmax"])
@@ -170,6 +181,22 @@ def test_any_shape(rows: int, width: int, groups: int, size: int, data: st.DataO
     x, weight, bias = drawn(rows, width, groups * size, F32, F32)
     rule = PLAIN | {"k": k, "groups": groups, "top_groups": top_groups}
     hold(kernel(x, weight, bias, **rule), reference(x, weight, bias, **rule), groups * size)
+
+
+@pytest.mark.parametrize("weight", [BF16, F32], ids=str)
+@pytest.mark.parametrize(("width", "experts"), [(7168, 256), (7168, 384), (6144, 128), (4096, 512), (100, 6)])
+def test_configurations_cover_the_width_and_fit(width: int, experts: int, weight: torch.dtype) -> None:
+    for rows in range(1, MOST_ROWS + 2):
+        if config := config_for(rows, width, experts, weight):
+            assert config.splits(width) * config.steps * config.block_k >= width
+            assert config.splits(width) * rows * experts <= SLOT
+    assert config_for(MOST_ROWS + 1, width, experts, weight) is None
+
+
+def test_products_take_sixteen_bytes_of_weights_a_thread() -> None:
+    assert products(2, 7168, 4) == Config(2, 256, 7, 1)
+    assert products(2, 7168, 4, wide=True) == Config(2, 128, 14, 1)
+    assert dot(16, 256, 4) == Config(16, 256, 4, 4, dot=True)
 
 
 REFUSED = [
