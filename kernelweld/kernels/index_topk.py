@@ -36,14 +36,14 @@ class Sizes:
     """
 
     small: int = 8192
-    tile: int = 16384
-    chunk: int = 8192
-    sample: int = 4096
-    programs: int = 264
-    warps: int = 16
+    tile: int = 8192
+    chunk: int = 4096
+    sample: int = 2048
+    programs: int = 132
+    warps: int = 8
     small_warps: int = 8
     registers: int = 0  # of a thread, where they are limited
-    early: bool = True
+    early: bool = False
 
 
 DEFAULT = Sizes()

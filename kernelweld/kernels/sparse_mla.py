@@ -185,7 +185,8 @@ def _tiling(tokens: int, heads: int, count: int, columns: int, wide: bool) -> Ti
     block = 16 if wide else min(64, max(16, triton.next_power_of_2(heads)))
     groups = max(1, tokens * triton.cdiv(heads, block))
     splits, parts = 1, 1
-    while splits < 16 and 2 * groups * splits <= _PROGRAMS and splits * 128 < count:
+    programs, least = (_PROGRAMS, 128) if block == 64 or groups == 1 else (2 * _PROGRAMS, 256)
+    while splits < 16 and 2 * groups * splits <= programs and splits * least < count:
         splits *= 2
     while parts < 4 and columns >= 256 * parts and (wide or (2 * groups * splits * parts <= _PROGRAMS)):
         parts *= 2
