@@ -102,11 +102,10 @@ def indices(sweep: bool) -> Iterator[Index]:
     """What is timed of ``index_logits``."""
     for tokens, context in itertools.product(TOKENS, CONTEXTS):
         yield Index(tokens, context)
-        if not sweep:
+        if not sweep or context != CONTEXTS[0]:
             continue
-        for tile, warps in itertools.product((32, 64, 128, 256), (4, 8)):
-            if tile >= 16 * warps or tile == 32:
-                yield Index(tokens, context, (("tile", tile), ("warps", warps)))
+        for tile, warps in ((64, 4), (128, 4), (128, 8)):
+            yield Index(tokens, context, (("tile", tile), ("warps", warps)))
         for tile in (64, 128):
             yield Index(tokens, context, (("tile", tile), ("dot", tl.float16)))
 
@@ -114,25 +113,16 @@ def indices(sweep: bool) -> Iterator[Index]:
 def tilings(tokens: int, heads: int) -> Iterator[Tiling]:
     """What is tried for a shape of ``sparse_mla``."""
     if heads == 16:
-        splits = {1: (8, 16, 32), 16: (2, 4, 8), 64: (1, 2, 4)}[tokens]
-        parts = {1: (1, 2, 4, 8), 16: (1, 2, 4), 64: (1, 2)}[tokens]
+        splits = {1: (16, 32), 16: (2, 4, 8), 64: (1, 2, 4)}[tokens]
+        parts = {1: (2, 4), 16: (1, 2, 4), 64: (1, 2)}[tokens]
         for s, p in itertools.product(splits, parts):
-            yield Tiling(16, 64, s, p, 4, 2)
+            yield Tiling(16, 64, s, p, 8, 2)
             if p in (1, 4):
                 yield Tiling(16, 32, s, p, 4, 3)
-        for s, p in itertools.product(splits[:2], parts[:3:2]):
-            yield Tiling(16, 128, s, p, 8, 2)
-            yield Tiling(16, 64, s, p, 8, 2)
-            yield Tiling(16, 64, s, p, 4, 3)
         return
-    for h, s in itertools.product((16, 64), {1: (4, 8, 16), 16: (1, 2, 4), 64: (1, 2)}[tokens]):
-        for p in (1, 2):
-            yield Tiling(h, 32, s, p, 8 if h == 64 else 4, 2)
-        if h == 64:
-            yield Tiling(h, 64, s, 1, 8, 1)
-            yield Tiling(h, 64, s, 2, 8, 1)
-            yield Tiling(h, 32, s, 1, 8, 3)
-            yield Tiling(h, 32, s, 2, 4, 2)
+    for s in {1: (8, 16), 16: (1, 2), 64: (1, 2)}[tokens]:
+        yield Tiling(16, 32, s, 2, 4, 2)
+        yield Tiling(64, 32, s, 1, 8, 3)
 
 
 def attentions(sweep: bool) -> Iterator[Mla]:
@@ -237,7 +227,7 @@ def mla_error(case: dict[str, Any], tiling: Tiling | None = None) -> tuple[float
     actual, expected = sparse_mla.kernel(**case, tiling=tiling).float(), sparse_mla.reference(**case).float()
     size = expected.abs().amax(-1, keepdim=True).clamp_min(1e-20)
     narrow = torch.float32 not in (case["q"].dtype, case["cache"].dtype)
-    bound = (1e-2 if narrow else 1e-4) + (2**-8 if case["q"].dtype == BF16 else 0)
+    bound = (1e-2 if narrow else 1e-4) + (2**-7 if case["q"].dtype == BF16 else 0)  # a unit in the last place
     return ((actual - expected).abs() / size).nan_to_num(9.0).max().item(), bound
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from kernelweld.cli.render import EXIT_FAILED, layers_of, messages, output, show
 from kernelweld.errors import PassFailed
 
 if TYPE_CHECKING:
+    from kernelweld.cli.attention_path import AttentionPath
     from kernelweld.cli.targets import Target
     from kernelweld.ir.report import Report
     from kernelweld.passes.instruments import Instrument
@@ -24,6 +26,8 @@ EXAMPLES = """Examples:
 kernelweld inspect hf:qwen3_5_moe --phase decode
 
 kernelweld inspect hf:deepseek_v32 --full --layers 4 --json
+
+kernelweld inspect models:deepseek_v32 --phase decode --json
 
 KERNELWELD_DUMP=graphs python serve.py; kernelweld inspect graphs
 """
@@ -68,7 +72,8 @@ def command(
         resolved = build(target, phase, layers=layers, full=full, batch=batch, dtype=dtype, cache=cache)
     with messages().status(f"capturing and fusing {target}"):
         found = inspect(resolved, passes, instruments, merge=merge_gemms, stop=full)
-    _show(resolved, found, as_json, timing)
+        path = path_of(resolved, merge=merge_gemms, stop=full) if resolved.is_served else None
+    _show(resolved, found, path, as_json, timing)
 
 
 def checked(pipeline: str | None) -> str:
@@ -129,6 +134,14 @@ def inspect(
     return Inspected(Report(tuple(report for _, report in runs)), failures, found.breaks)
 
 
+def path_of(target: Target, *, merge: bool, stop: bool) -> AttentionPath | None:
+    """The launches of a served layer's attention, by the pipeline of ``fuse``."""
+    from kernelweld.cli.attention_path import attention_path
+    from kernelweld.cli.reporting import run
+
+    return attention_path(run(target, merge=merge, stop=stop))
+
+
 def _instruments(
     pipeline: str, print_after: str | None, dump_dir: Path | None, overwrite: bool, verify_each: bool
 ) -> list[Instrument]:
@@ -139,15 +152,21 @@ def _instruments(
     return instruments(watch, pipeline)
 
 
-def _show(target: Target, found: Inspected, as_json: bool, timing: bool) -> None:
+def _show(
+    target: Target, found: Inspected, path: AttentionPath | None, as_json: bool, timing: bool
+) -> None:
     if as_json:
-        typer.echo(found.report.to_json())
+        extra = {} if path is None else {"attention_path": path.to_json()}
+        typer.echo(json.dumps(json.loads(found.report.to_json()) | extra, indent=2))
     else:
         console, layers = output(), layers_of(target)
         for number, graph in enumerate(found.report.graphs, 1):
             show_graph(console, f"{target.name}, graph {number}", graph, layers)
             if timing:
                 show_timing(console, graph)
+        if path is not None:
+            counts = f"{len(path.unfused)} one by one, {len(path.before)} → {len(path.after)} predicted"
+            console.print(f"  attention of {path.layer}: {counts}", soft_wrap=True)
     for reason in found.breaks:
         typer.echo(f"warning: graph break: {reason}", err=True)
     for failure in found.failures:

@@ -30,7 +30,7 @@ from kernelweld.ir.origin import WELDED
 from kernelweld.ir.report import GraphReport, Launches, NearMiss
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.launcher import program_of
-from kernelweld.passes.launches.listing import Launch, listed
+from kernelweld.passes.launches.listing import Launch, listed, one_by_one
 from kernelweld.passes.pipeline import Pipeline
 from kernelweld.passes.summary import run_reported
 from kernelweld.passes.verification.specimen import Specimen, specimen
@@ -100,13 +100,14 @@ def _first(weld: Weld) -> First:
 
 @dataclass(frozen=True)
 class Ran:
-    """What the passes did to the graphs of a target."""
+    """What the passes did to the graphs of a target; ``unfused``: their layers, each operator a launch."""
 
     reports: tuple[GraphReport, ...]
     layers: tuple[Layer, ...]
     firsts: tuple[First, ...]
     failures: tuple[str, ...]
     breaks: tuple[str, ...]
+    unfused: tuple[Layer, ...] = ()
 
 
 def run(target: Target, *, merge: bool, stop: bool) -> Ran:
@@ -117,8 +118,10 @@ def run(target: Target, *, merge: bool, stop: bool) -> Ran:
     found = captured(target, merge=merge, stop=stop)
     before: list[Numbered] = []
     after: list[Numbered] = []
+    unfused: list[Numbered] = []
     reports, failures = [], []
     for gm in found.graphs:
+        unfused += ((launch, None) for launch in one_by_one(gm.graph))
         before += ((launch, None) for launch in listed(gm.graph))
         result, report = run_reported(pipeline, gm)
         after += record.numbered(listed(gm.graph))
@@ -129,7 +132,8 @@ def run(target: Target, *, merge: bool, stop: bool) -> Ran:
     firsts = [list(record.firsts.values())[number] for number in used]
     after = [(launch, None if number is None else used.index(number)) for launch, number in after]
     rows = layers(before, after, _names(firsts))
-    return Ran(tuple(reports), rows, tuple(firsts), tuple(failures), found.breaks)
+    alone = layers(unfused, unfused, ())
+    return Ran(tuple(reports), rows, tuple(firsts), tuple(failures), found.breaks, alone)
 
 
 def _names(firsts: Sequence[First]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 ========================  =============================================================================
 ``hf:NAME``               a ``transformers`` model of a tiny random configuration (``full``: real dimensions)
+``models:NAME``           a model of ``kernelweld.models``, as an engine serves it: paged caches, a flat batch
+                          (``full``: a rank's slice of eight at real dimensions)
 a folder                  a ``transformers`` causal language model: its ``config.json``, and weights if there
 ``FILE.pt2``              a program saved by ``torch.export.save``, with its example inputs; or a graph that
                           ``KERNELWELD_DUMP`` wrote, and a folder of those
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import GraphModule
 
-from kernelweld.cli import hf, saved
+from kernelweld.cli import hf, saved, served
 from kernelweld.cli.hf import CacheKind, Call, Phase
 from kernelweld.cli.zoo import ZOO
 from kernelweld.errors import BadTarget, UnknownName
@@ -53,6 +55,7 @@ class Target:
     kwargs: Mapping[str, object]
     config: PreTrainedConfig | None = None
     graphs: tuple[GraphModule, ...] = ()
+    is_served: bool = False
 
     def fresh_inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Copies of the arguments for one call: each call writes to its caches."""
@@ -61,7 +64,7 @@ class Target:
 
 def names() -> tuple[str, ...]:
     """The targets that exist by name."""
-    return tuple(f"hf:{name}" for name in ZOO)
+    return (*(f"hf:{name}" for name in ZOO), *(f"models:{name}" for name in served.NAMES))
 
 
 def resolve(
@@ -94,6 +97,8 @@ def resolve(
         raise BadTarget(target, f"{layers} layers were asked for", "Ask for one layer or more.")
     device = device or ("meta" if full else "cpu")
     call = Call(phase, batch, cache) if rows is None else hf.call_of_rows(phase, rows, cache)
+    if target.startswith("models:") and target in names():
+        return _served(target, layers, call, dtype, device, full, rows)
     if target in names():
         config = hf.zoo_config(target.removeprefix("hf:"), full=full, layers=layers)
         return _random(target, config, call, dtype, device)
@@ -101,7 +106,7 @@ def resolve(
         return _folder(target, layers, call, dtype, device, rows)
     if target.endswith(".pt2"):
         return _exported(target, rows)
-    if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
+    if _CALLABLE.fullmatch(target) and not target.startswith(("hf:", "models:")):
         return _callable(target, rows)
     if Path(target).is_file() or target.endswith(".py"):
         name = Path(target).stem
@@ -113,6 +118,29 @@ def resolve(
     if "/" in target:
         raise BadTarget(target, "there is no such folder", "Give a folder that holds a config.json.")
     raise UnknownName("target", target, (*names(), *_OF_OTHER_KINDS))
+
+
+def _served(
+    target: str,
+    layers: int | None,
+    call: Call,
+    dtype: torch.dtype,
+    device: str,
+    full: bool,
+    rows: int | None,
+) -> Target:
+    name = target.removeprefix("models:")
+    model, args, kwargs = served.build(
+        name,
+        full=full,
+        layers=layers,
+        phase=call.phase,
+        batch=call.batch,
+        dtype=dtype,
+        device=device,
+        rows=rows,
+    )
+    return Target(target, model, args, kwargs, is_served=True)
 
 
 def _folder(

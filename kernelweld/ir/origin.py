@@ -21,8 +21,8 @@ STOPPED = "kernelweld_stopped"
 #: The key under which a kernel call keeps the names of the steps that it stands for.
 WELDED = "kernelweld_welded"
 
-#: How the frame of a pass that stands in for a user's module begins in a stack trace.
-_OWN = f'File "{Path(__file__).parents[1] / "passes"}'
+#: How the frames begin that stand in for a user's module, or between it and an operator, in a stack trace.
+_OWN = tuple(f'File "{Path(__file__).parents[1] / room}' for room in ("passes", "kernels"))
 
 
 @dataclass(frozen=True)

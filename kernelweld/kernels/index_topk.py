@@ -29,14 +29,21 @@ _RING, _SLICE = 1 << 18, 1 << 10  # counters of a device, and how many one call 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the kernel in columns, all powers of two, and how many programs there are at most."""
+    """Sizes of the kernel in columns, all powers of two, and how many programs there are at most.
+
+    ``warps`` are for launches with more columns than ``small``. ``early`` reads scores before the length of
+    their row is known, and pages before it is known which are needed.
+    """
 
     small: int = 8192
     tile: int = 16384
     chunk: int = 8192
     sample: int = 4096
     programs: int = 264
-    warps: int = 32
+    warps: int = 16
+    small_warps: int = 8
+    registers: int = 0  # of a thread, where they are limited
+    early: bool = True
 
 
 DEFAULT = Sizes()
@@ -57,12 +64,23 @@ def reference(
     width = scores.shape[1]
     column = torch.arange(width, device=scores.device)
     valid = column < lengths.clamp(max=width)[:, None]
-    order = torch.sort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True).indices
+    keys = _keys(scores).masked_fill(~valid, -(1 << 31))
+    order = torch.sort(keys, dim=1, descending=True, stable=True).indices
     found = order[:, :k]
     found = found.masked_fill(~valid.gather(1, found), width).sort(1).values
     slots = found if table is None else _slots(found.clamp(max=max(width - 1, 0)), table, block)
     slots = slots.masked_fill(found == width, -1).int()
     return torch.nn.functional.pad(slots, (0, max(k - width, 0)), value=-1)
+
+
+def _keys(scores: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of scores, by their bits alone: a sort of floats on CUDA takes NaN of negative
+    sign for the least, and a comparison may take subnormals for zero.
+    """
+    bits = scores.view(torch.int32)
+    keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys = keys.masked_fill(keys == -1, 0)
+    return keys.masked_fill((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF)
 
 
 def _slots(column: torch.Tensor, table: torch.Tensor, block: int) -> torch.Tensor:
@@ -101,13 +119,17 @@ def launch(
     programs = rows * parts if parts > 1 or not long else min(rows, sizes.programs)
     room = max(sizes.chunk, min(_power_of_two(4 * k), sizes.tile))
     kept = torch.empty((2, programs if long else 0, room), dtype=torch.int32, device=device)
+    vectors = columns % 4 == scores.stride(0) % 4 == scores.data_ptr() % 16 == 0
+    limited = {"maxnreg": sizes.registers} if sizes.registers and device.type == "cuda" else {}
     topk_rows[(programs,)](
         scores.view(torch.int32), lengths, out if table is None else table, out,
         kept, torch.empty(programs, dtype=torch.int64, device=device) if long else out,
         _counters(device) if long else out, rows, columns, parts,
         scores.stride(0), lengths.stride(0), 0 if table is None else table.stride(0),
         K=k, BLOCK=0 if table is None else block, SMALL=min(sizes.small, tile), TILE=tile,
-        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LONG=long, num_warps=sizes.warps,
+        CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LONG=long, EARLY=sizes.early,
+        VECTOR=4 if vectors else 1,
+        num_warps=sizes.warps if columns > sizes.small else sizes.small_warps, **limited,
     )  # fmt: skip
     return out
 
@@ -119,7 +141,11 @@ def _power_of_two(size: int) -> int:
 
 def _counters(device: torch.device) -> torch.Tensor:
     """Counters at zero, which a launch leaves at zero: the next ones of a ring, so that launches of several
-    streams or graphs that overlap do not meet. A graph captured before any call has its own.
+    streams or graphs that overlap do not meet.
+
+    The ring cannot be made while a graph is captured: it would be memory of that graph, at zero only once the
+    graph has run. A launch captured before any call therefore has counters of its own, which its graph sets
+    to zero in each replay; a call before the capture saves that.
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing() and device not in _rings:
         return torch.zeros(_SLICE, dtype=torch.int32, device=device)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# fmt: off  (one parameter a line would be pages)
+# One parameter a line would be pages:
+# fmt: off
 
 #: The bits of a partial sum that is not there yet. Sums that are NaN are written with other bits.
 ABSENT = tl.constexpr(-1)

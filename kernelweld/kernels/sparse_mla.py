@@ -191,7 +191,7 @@ def _tiling(tokens: int, heads: int, count: int, columns: int, wide: bool) -> Ti
         parts *= 2
     if wide:
         return Tiling(block, 32, splits, parts, 8, 1)  # in parts: float32 has few registers to spare
-    return Tiling(block, 32, splits, parts, 8, 2) if block == 64 else Tiling(block, 64, splits, parts, 4, 2)
+    return Tiling(block, 32, splits, parts, 8, 2) if block == 64 else Tiling(block, 64, splits, parts, 8, 2)
 
 
 def _on_gpu(

@@ -49,8 +49,8 @@ class Router(nn.Module):
         choice = scores + self.e_score_correction_bias
         grouped = choice.view(-1, config.n_group, config.n_routed_experts // config.n_group)
         groups = grouped.topk(2, dim=-1)[0].sum(-1).topk(config.topk_group, dim=-1, sorted=False)[1]
-        kept = torch.zeros_like(grouped[..., 0]).scatter(1, groups, 1)
-        choice = grouped.masked_fill(kept.unsqueeze(-1) == 0, float("-inf")).flatten(1)
+        kept = torch.zeros_like(grouped[..., 0]).scatter(1, groups, 1).unsqueeze(-1)
+        choice = choice.masked_fill(kept.expand_as(grouped).flatten(1) == 0, float("-inf"))
         experts = choice.topk(config.num_experts_per_tok, dim=-1, sorted=False)[1]
         weights = scores.gather(1, experts)
         if config.norm_topk_prob:

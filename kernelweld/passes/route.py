@@ -50,6 +50,7 @@ class RoutePass(Pass):
             reason = _obstacle(choice, writes.between)
             if reason is None:
                 context.operators.append(_describe(choice))
+                _prepare(choice.meta["val"][0].device)
                 _replace(choice)
                 routed += 1
             else:
@@ -63,6 +64,14 @@ class RoutePass(Pass):
     def _is_wanted(self, choice: fx.Node) -> bool:
         on_gpu = choice.meta["val"][0].device.type == "cuda"
         return self.target == "triton" or (self.target == "auto" and on_gpu)
+
+
+def _prepare(device: torch.device) -> None:
+    """Makes the workspace of a GPU now: made when a CUDA graph is captured, it would belong to the graph."""
+    if device.type == "cuda" and torch.cuda.is_available():
+        from kernelweld.kernels.route_launch import workspace
+
+        workspace(device)
 
 
 def _words(graph: fx.Graph, kind: type[ExpertTopK | RouterScores]) -> Iterable[fx.Node]:

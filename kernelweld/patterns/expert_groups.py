@@ -57,15 +57,14 @@ def read_groups(choice: fx.Node, cover: Cover) -> Groups:
         base, mask, fill = choice.args
     else:
         return Groups(choice)
-    if not isinstance(base, fx.Node) or not isinstance(mask, fx.Node) or not is_call(mask, *_NOT):
+    if not isinstance(base, fx.Node) or not isinstance(mask, fx.Node) or not _is_not(mask):
         raise something_else(choice)
-    kept = mask.args[0]
-    assert isinstance(kept, fx.Node)
+    kept: object = mask.args[0]
     cover.take(choice, mask)
     while is_call(kept, *_SPREAD):
         cover.take(kept)
         kept = kept.args[0]
-        assert isinstance(kept, fx.Node)
+    assert isinstance(kept, fx.Node)
     best = _best(kept, choice, cover)
     if scalar(fill) != -math.inf:
         raise Miss("%{} masks experts with another value than -inf", choice, choice, stage=NEARLY)
@@ -78,6 +77,11 @@ def read_groups(choice: fx.Node, cover: Cover) -> Groups:
         raise Miss("the number of groups of %{} is a symbol", choice, choice, stage=NEARLY)
     cover.take(grouped)
     return Groups(base, count, kept_count, pairs)
+
+
+def _is_not(mask: fx.Node) -> bool:
+    """Whether ``mask`` holds where its operand is zero."""
+    return is_call(mask, *_NOT) or (is_call(mask, aten.eq.Scalar) and scalar(mask.args[1]) == 0)
 
 
 def _best(scattered: fx.Node, choice: fx.Node, cover: Cover) -> fx.Node:

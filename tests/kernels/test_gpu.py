@@ -1,4 +1,4 @@
-"""Kernels of attention and of the router on a real GPU: every kind of cache, graphs, streams and far pages.
+"""Kernels of attention on a real GPU: every kind of cache, graphs, streams and far pages.
 
 Run with ``TRITON_INTERPRET=0``; the other tests of this folder interpret.
 """
@@ -29,9 +29,3 @@ def test_attention(checks: str) -> None:
         found = {name: (error, bound) for name, error, bound in getattr(attention, f"check_{checks}")()}
     assert found
     assert {name: pair for name, pair in found.items() if not pair[0] <= pair[1]} == {}
-
-
-def test_route() -> None:
-    import router
-
-    assert router.check() == []

@@ -18,7 +18,7 @@ from kernelweld.passes.raise_words import RaisePass
 
 def test_a_decode_step_is_one_graph_of_words() -> None:
     """Of a dense layer and one with experts, both with codes: 4 norms a layer and the last, 4 rotations, a
-    write of 3 parts to latents and of 2 to keys, and every quantization.
+    write of 3 parts to latents and of 2 to keys, every quantization, and one router.
     """
     model, args, kwargs = example(batch=2, fp8=True)
     captured = capture(model, args, kwargs)
@@ -38,6 +38,8 @@ def test_a_decode_step_is_one_graph_of_words() -> None:
         "gate_mul": 3,
         "quant": 16,
         "quant_scale": 16,
+        "router_scores": 1,
+        "expert_topk": 1,
     }
     assert context.near_misses == []
 

@@ -10,6 +10,7 @@ from torch import fx
 from kernelweld.passes.launches import without_words
 from kernelweld.passes.launches.buffers import realize
 from kernelweld.passes.launches.fusion import Kernel, fused
+from kernelweld.passes.launches.sizes import is_tensor
 from kernelweld.passes.launches.traits import Trait, trait_of
 
 _NO_WORK = frozenset({Trait.SAME, Trait.PART, Trait.UNSET})
@@ -38,6 +39,16 @@ def listed(graph: fx.Graph) -> tuple[Launch, ...]:
         times = sum(buffer.launches for buffer in kernel.buffers) or 1
         found += [_launch(kernel, written, place.__getitem__)] * times
     return tuple(found)
+
+
+def one_by_one(graph: fx.Graph) -> tuple[Launch, ...]:
+    """The launches of ``graph`` with nothing fused: each operator that works is one; views are none."""
+    working = (node for node in graph.nodes if node.op == "call_function" and is_tensor(node))
+    return tuple(
+        Launch((node,), (node,), True)
+        for node in working
+        if trait_of(node) not in _NO_WORK and any(map(is_tensor, node.all_input_nodes))
+    )
 
 
 def _runnable(kernels: Sequence[Kernel]) -> Iterator[Kernel]:
