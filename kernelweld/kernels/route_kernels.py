@@ -176,14 +176,16 @@ def _multiply(
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, STEPS: tl.constexpr,
     TILES: tl.constexpr,
 ) -> None:
-    """Writes one program's partial sums, to [splits, rows, E], on the tensor cores."""
+    """Writes one program's partial sums, to [splits, rows, E], on the tensor cores. Stages for all steps
+    and one more ask for everything before the first product.
+    """
     tile, split = tl.program_id(0) % TILES, tl.program_id(0) // TILES
     expert, token = tile * BLOCK_E + tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_M)
     w_place = weight + expert.to(tl.int64)[:, None] * w_row
     x_place = x + token.to(tl.int64)[:, None] * x_row
     is_expert, is_token = (expert < E)[:, None], (token < rows)[:, None]
     total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
-    for step in tl.static_range(STEPS):
+    for step in tl.range(STEPS, num_stages=STEPS + 1):
         column = (split * STEPS + step) * BLOCK_K + tl.arange(0, BLOCK_K)
         exists = (column < D)[None, :]
         w = tl.load(w_place + column[None, :] * w_column, mask=is_expert & exists, other=0.0)
