@@ -46,10 +46,16 @@ class AttentionPath(nn.Module):
         self.layer = layer
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *rest: Any
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        batch: Batch,
+        cache: Cache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x, residual = self.layer.input_layernorm.add(x, residual)
-        return self.layer.self_attn(x, cos, sin, *rest), residual
+        return self.layer.self_attn(x, cos, sin, batch, cache), residual
 
 
 def parts(batch: int, cache: int, fp8: bool) -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
