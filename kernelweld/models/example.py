@@ -32,6 +32,7 @@ _ROWS = 2**16  # cache rows that are made at a time
 def example(
     *,
     full: bool = False,
+    config: Config | None = None,
     layers: int | None = None,
     phase: Literal["prefill", "decode"] = "decode",
     batch: int = 1,
@@ -47,14 +48,15 @@ def example(
 ) -> tuple[DeepseekV32, Call, dict[str, torch.Tensor]]:
     """The model, and the arguments of a call: ``batch`` requests with ``cache`` tokens in the caches each.
 
-    ``full``: real dimensions, else the smallest that the cache layouts allow. ``layers``: two if not given;
-    the first is dense, the others have experts. Each request brings ``tokens`` tokens, 1 in decode and 128 in
-    prefill if not given; in prefill logits are of the last of them. ``fp8``: linear layers of codes, and
-    latents in ``fp8_ds_mla`` if ``latent`` does not say otherwise. Weights, caches and the order of pages are
-    random, the same in every call with one ``seed``; on the device ``meta`` they have no values.
+    ``full``: real dimensions, else those of ``config``, by default the smallest that the cache layouts allow.
+    ``layers``: two if not given; the first is dense, the others have experts. Each request brings ``tokens``
+    tokens, 1 in decode and 128 in prefill if not given; in prefill logits are of the last of them. ``fp8``:
+    linear layers of codes, and latents in ``fp8_ds_mla`` if ``latent`` does not say otherwise. Weights,
+    caches and the order of pages are random, the same in every call with one ``seed``; on the device ``meta``
+    they have no values.
     """
     config = replace(
-        Config() if full else TINY,
+        Config() if full else config or TINY,
         num_hidden_layers=layers or 2,
         first_k_dense_replace=1,
         fp8=fp8,

@@ -10,7 +10,20 @@ from kernelweld.models.config import Config
 from kernelweld.models.linear import linear
 from kernelweld.models.parallel import Parallel
 
-_grouped_mm = F.grouped_mm if hasattr(F, "grouped_mm") else torch._grouped_mm
+_torch_grouped_mm = F.grouped_mm if hasattr(F, "grouped_mm") else torch._grouped_mm
+
+
+def _grouped_mm(x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """``x [R, K]``, each row times the weight ``[N, K]`` of its expert, ``chosen [R]`` in ascending order.
+
+    Tracers know torch's grouped product in bfloat16 only (2.11 and 2.13). Other dtypes, in which models are
+    checked and not served, compute the products with all experts.
+    """
+    if x.dtype == torch.bfloat16:
+        all_experts = torch.arange(weights.shape[0], device=x.device)
+        ends = torch.searchsorted(chosen, all_experts, right=True).int()
+        return _torch_grouped_mm(x, weights.transpose(1, 2), offs=ends)
+    return torch.matmul(x, weights.transpose(1, 2))[chosen, torch.arange(len(chosen), device=x.device)]
 
 
 class MLP(nn.Module):
@@ -76,10 +89,8 @@ class Experts(nn.Module):
         """``x [T, hidden]``, ``weights`` and ``experts [T, k]``; the weighted sum ``[T, hidden]``."""
         tokens, k = experts.shape
         chosen, order = experts.flatten().sort(stable=True)
-        all_experts = torch.arange(self.down_proj.shape[0], device=x.device)
-        ends = torch.searchsorted(chosen, all_experts, right=True).int()
-        gate, up = _grouped_mm(x[order // k], self.gate_up_proj.transpose(1, 2), offs=ends).chunk(2, -1)
-        out = _grouped_mm(F.silu(gate) * up, self.down_proj.transpose(1, 2), offs=ends)
+        gate, up = _grouped_mm(x[order // k], self.gate_up_proj, chosen).chunk(2, -1)
+        out = _grouped_mm(F.silu(gate) * up, self.down_proj, chosen)
         # Back in the tokens' order by a gather: a scatter would add in any order.
         out = out[order.argsort()].view(tokens, k, -1)
         return (out * weights.unsqueeze(-1)).sum(1).to(x.dtype)
