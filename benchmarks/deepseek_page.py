@@ -75,6 +75,35 @@ def layer(record: Json) -> Iterator[str]:
         yield f"| {row['part']} | {row['batch']} | {times} | {gain:.2f}x | {kernels} |"
 
 
+def packs(record: Json) -> Iterator[str]:
+    """Times of the packs beside vLLM's kernels."""
+    yield "| pack | tokens | kernelweld, µs | vLLM, µs | |"
+    yield "|---|---|---|---|---|"
+    for name, row in record["packs"].items():
+        pack, tokens = name.split(" @ ")
+        ours, theirs = row["us"]["kernelweld"], row["us"]["vllm"]
+        yield f"| {pack} | {tokens} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} |"
+
+
+def routers(record: Json) -> Iterator[str]:
+    """Times of routing: the best configuration, and the GEMM of the library with a choice of ours."""
+    yield "| router | rows | one launch, µs | cuBLAS, then the choice, µs |"
+    yield "|---|---|---|---|"
+    for name, row in record["routers"].items():
+        router, rows = name.split(" @ ")
+        best = min(one["us"] for one in row["route"])
+        yield f"| {router} | {rows} | {best:.2f} | {row['others']['library + choice']:.2f} |"
+
+
+def selection(record: Json) -> Iterator[str]:
+    """Times of the selection with the sizes that were the default when all shapes were timed."""
+    yield "| rows x scores | kernelweld, µs | torch.topk, µs |"
+    yield "|---|---|---|"
+    for name, us in record["us"].items():
+        if isinstance(us, dict) and set(us) == {"kernelweld", "torch"}:
+            yield f"| {name.replace(' x ', ' × ')} | {us['kernelweld']:.1f} | {us['torch']:.1f} |"
+
+
 def environment(record: Json) -> Iterator[str]:
     """What the figures were taken on."""
     found = record["environment"]
@@ -89,6 +118,9 @@ def page(text: str, path: Json) -> str:
         "unfused": list(unfused(path)),
         "layer": list(layer(results("deepseek_v32"))),
         "environment": list(environment(results("deepseek_v32"))),
+        "packs": list(packs(results("deepseek_packs"))),
+        "routers": list(routers(results("router"))),
+        "selection": list(selection(results("index_topk"))),
     }
     return MARKER.sub(lambda m: m[1] + "\n".join(parts[m[2]]) + "\n" + m[3], text)
 

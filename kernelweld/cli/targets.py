@@ -106,7 +106,7 @@ def resolve(
         return _folder(target, layers, call, dtype, device, rows)
     if target.endswith(".pt2"):
         return _exported(target, rows)
-    if _CALLABLE.fullmatch(target) and not target.startswith(("hf:", "models:")):
+    if _CALLABLE.fullmatch(target) and not target.startswith("hf:"):
         return _callable(target, rows)
     if Path(target).is_file() or target.endswith(".py"):
         name = Path(target).stem

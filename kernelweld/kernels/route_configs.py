@@ -52,28 +52,55 @@ def dot(block_e: int, block_k: int, steps: int, warps: int = 4) -> Config:
 
 
 #: By width, experts and whether the weights are bfloat16: the largest number of rows for each configuration.
+#: Measured on an H200: ``benchmarks/results/router.json``.
 _MEASURED: Mapping[tuple[int, int, bool], Measured] = MappingProxyType(
     {
         (7168, 256, True): (
-            (4, products(2, 7168, 4)),
-            (16, dot(32, 128, 2)),
-            (MOST_ROWS, dot(16, 256, 4)),
-        ),
-        (7168, 384, True): ((4, products(2, 7168, 4)), (MOST_ROWS, dot(32, 256, 3))),
-        (6144, 256, True): ((4, products(2, 6144, 4)), (MOST_ROWS, dot(32, 256, 2))),
-        (6144, 128, True): ((4, products(2, 6144, 4)), (MOST_ROWS, dot(32, 128, 2))),
-        (4096, 512, True): ((4, products(4, 4096, 4)), (MOST_ROWS, dot(32, 256, 2))),
-        (3072, 256, True): ((4, products(2, 3072, 4)), (MOST_ROWS, dot(32, 128, 2))),
-        (7168, 256, False): ((4, products(2, 7168, 4, wide=True)), (16, products(4, 7168, 7, wide=True))),
-        (6144, 128, False): (
-            (4, products(1, 6144, 4, wide=True)),
-            (16, products(2, 6144, 6, wide=True)),
-            (MOST_ROWS, dot(32, 256, 1)),
+            (4, Config(2, 256, 7, warps=1)),
+            (8, dot(16, 256, 4, warps=2)),
+            (32, dot(16, 256, 2, warps=2)),
         ),
         (3072, 256, False): (
-            (4, products(2, 3072, 4, wide=True)),
-            (16, products(4, 3072, 4, wide=True)),
-            (MOST_ROWS, dot(32, 256, 1)),
+            (4, Config(2, 128, 6, warps=1)),
+            (16, Config(2, 128, 8, warps=1)),
+            (32, dot(32, 256, 1)),
+        ),
+        (4096, 512, True): (
+            (1, Config(4, 256, 4, warps=1)),
+            (4, Config(2, 256, 4, warps=1)),
+            (32, dot(32, 256, 2)),
+        ),
+        (7168, 384, True): (
+            (1, Config(4, 256, 7, warps=1)),
+            (4, Config(2, 256, 7, warps=1)),
+            (32, dot(32, 256, 3)),
+        ),
+        (6144, 256, True): (
+            (1, Config(2, 256, 6, warps=1)),
+            (4, Config(1, 256, 6, warps=1)),
+            (16, dot(16, 256, 2, warps=2)),
+            (32, dot(16, 256, 4, warps=2)),
+        ),
+        (6144, 128, False): (
+            (1, Config(1, 128, 12, warps=1)),
+            (4, Config(2, 128, 12, warps=1)),
+            (16, Config(2, 128, 8, warps=1)),
+            (32, dot(32, 256, 1)),
+        ),
+        (7168, 256, False): (
+            (1, Config(1, 128, 14, warps=1)),
+            (4, Config(2, 128, 14, warps=1)),
+            (16, Config(2, 128, 8, warps=1)),
+        ),
+        (6144, 128, True): (
+            (1, Config(2, 256, 6, warps=1)),
+            (4, Config(4, 256, 6, warps=1)),
+            (16, dot(16, 256, 2, warps=2)),
+        ),
+        (3072, 256, True): (
+            (1, Config(4, 256, 3, warps=1)),
+            (4, Config(2, 256, 3, warps=1)),
+            (16, dot(16, 256, 2, warps=2)),
         ),
     }
 )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from kernelweld.cli.captured import PIPELINE
 from kernelweld.passes import table
-from kernelweld.passes.pipeline import DEFAULT
 
 Command = Callable[..., Result]
 
@@ -99,10 +99,7 @@ def test_printing_around_passes(
     done = kernelweld_command("run", f"{models}:target", *options)
     assert done.exit_code == 0, done.stderr
     golden(done.stdout)
-    assert [line.split()[1] for line in done.stderr.splitlines()[1:]] == [
-        *DEFAULT.split(",")[:-1],
-        "lower{target=triton}",
-    ]
+    assert [line.split()[1] for line in done.stderr.splitlines()[1:]] == PIPELINE.split(",")
 
 
 def test_json(kernelweld_command: Command, models: str) -> None:

@@ -50,12 +50,6 @@ def test_real_dimensions_in_fp8() -> None:
     assert counts["after"] <= 15 < counts["before"]
 
 
-def test_an_unknown_name_says_which_there_are() -> None:
-    done = CliRunner().invoke(app, ["inspect", "models:deepseek_v3"])
-    assert done.exit_code == 2
-    assert "models:deepseek_v32" in done.stderr
-
-
 def test_the_page_is_written_from_the_command_line_and_the_results() -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:

@@ -20,6 +20,8 @@ from kernelweld.integrations.aot import capture
 
 pytest.importorskip("transformers")
 hf_test = pytest.mark.hf
+#: Those of transformers; models as served have tests of their own.
+HF = tuple(name for name in names() if name.startswith("hf:"))
 
 
 def call(target: Target) -> object:
@@ -42,7 +44,7 @@ def module_names(target: Target) -> set[str]:
 @hf_test
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", HF)
 def test_one_graph_without_breaks_that_computes_the_same(name: str, phase: Phase) -> None:
     """Up to one bfloat16 rounding: Inductor decomposes softmax and silu otherwise than eager's kernels."""
     target = resolve(name, phase=phase, batch=2)
@@ -56,7 +58,7 @@ def test_one_graph_without_breaks_that_computes_the_same(name: str, phase: Phase
 
 
 @hf_test
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", HF)
 def test_random_model_is_seeded_finite_and_uses_every_norm_weight(name: str) -> None:
     target, again = resolve(name), resolve(name)
     result = logits(target)
