@@ -104,15 +104,10 @@ def _block_linear(
         x = tl.load(x_ptr + row[:, None] * x_stride[0] + k[None, :] * x_stride[1], mask=x_mask, other=0.0)
         w_at = w_ptr + column[:, None] * w_stride[0] + k[None, :] * w_stride[1]
         w = tl.load(w_at, mask=w_mask, other=0.0)
-        place = start // BLOCK
-        x_scale = tl.load(
-            x_scale_ptr + row * x_scale_stride[0] + place * x_scale_stride[1], mask=row < rows, other=0.0
-        )
-        w_scale = tl.load(
-            w_scale_ptr + column // BLOCK * w_scale_stride[0] + place * w_scale_stride[1],
-            mask=column < columns,
-            other=0.0,
-        )
+        x_scale_at = x_scale_ptr + row * x_scale_stride[0] + start // BLOCK * x_scale_stride[1]
+        w_scale_at = w_scale_ptr + column // BLOCK * w_scale_stride[0] + start // BLOCK * w_scale_stride[1]
+        x_scale = tl.load(x_scale_at, mask=row < rows, other=0.0)
+        w_scale = tl.load(w_scale_at, mask=column < columns, other=0.0)
         product = tl.dot(x.to(tl.float16), tl.trans(w.to(tl.float16)))
         total += product * x_scale[:, None] * w_scale[None, :]
     out = out_ptr + row[:, None] * columns + column[None, :]

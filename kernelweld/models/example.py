@@ -55,13 +55,8 @@ def example(
     caches and the order of pages are random, the same in every call with one ``seed``; on the device ``meta``
     they have no values.
     """
-    config = replace(
-        Config() if full else config or TINY,
-        num_hidden_layers=layers or 2,
-        first_k_dense_replace=1,
-        fp8=fp8,
-        ue8m0=fp8,
-    )
+    base = Config() if full else config or TINY
+    config = replace(base, num_hidden_layers=layers or 2, first_k_dense_replace=1, fp8=fp8, ue8m0=fp8)
     tokens = tokens or (1 if phase == "decode" else 128)
     with torch.device(device):
         model = DeepseekV32(config, dtype=dtype, parallel=parallel).eval().requires_grad_(False)
