@@ -59,6 +59,7 @@ class Kind:
     def step(self, seed: int, device: str = "cpu") -> Step:
         model, (_, batch, caches), _ = example(
             config=ALL if self.all else TINY,
+            layers=self.index + 1,
             batch=self.batch,
             cache=KEPT,
             seed=seed,
@@ -177,7 +178,8 @@ def check(kind: Kind, seeds: Sequence[int], backend: str = "eager", device: str 
     (graph,) = kernelweld.report(fused).graphs
     assert graph.welds
     mean = torch.stack(found).mean(0)
-    assert len(seeds) < 16 or (mean[0, :, 0] <= 1.02 * mean[1, :, 0]).all(), mean
+    # Means of 32 ratios vary by 1.5 %; one rounding more of the residual would add 20 %.
+    assert len(seeds) < 32 or (mean[0, :, 0] <= 1.05 * mean[1, :, 0]).all(), mean
 
 
 @pytest.mark.parametrize("name", KINDS)
