@@ -54,7 +54,10 @@ def reference(
 def _check(
     codes: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor
 ) -> None:
-    name, (n, k) = "block_linear", weight.shape
+    name = "block_linear"
+    check_shape(name, "weight", weight, ("N", "K"))
+    check_shape(name, "codes", codes, ("M", "K"))
+    n, k = weight.shape
     for operand, x, dtypes in (
         ("codes", codes, _CODES),
         ("weight", weight, _CODES),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ _TL = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl
 #: Partial sums of one launch, and launches that may be under way at the same time.
 SLOT, SLOTS = 1 << 19, 8
 _turn = count()
+_WORKSPACES: dict[torch.device, torch.Tensor] = {}
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rule: Rule) -> Routed:
@@ -119,10 +119,13 @@ def next_workspace(device: torch.device, size: int) -> torch.Tensor:
     """
     if size > SLOT:
         return torch.full((size,), -1, dtype=torch.int32, device=device)
+    if device not in _WORKSPACES and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return torch.full((SLOT,), -1, dtype=torch.int32, device=device)  # the graph's own, filled in it
     return workspace(device)[next(_turn) % SLOTS]
 
 
-@cache
 def workspace(device: torch.device) -> torch.Tensor:
     """The device's workspace. Made before a graph is captured, it does not become part of the graph."""
-    return torch.full((SLOTS, SLOT), -1, dtype=torch.int32, device=device)
+    if device not in _WORKSPACES:
+        _WORKSPACES[device] = torch.full((SLOTS, SLOT), -1, dtype=torch.int32, device=device)
+    return _WORKSPACES[device]

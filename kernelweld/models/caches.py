@@ -105,12 +105,15 @@ def batch_of(
     allocated for; ``width`` the columns of the tables, else as many as the longest of ``chunks`` has pages.
 
     Raises:
-        BadOperand: a chunk reaches beyond its request's pages, or those beyond the caches. Nothing has been
-            written then.
+        BadOperand: a chunk reaches beyond its request's pages, those beyond the caches, or a table beyond
+            ``width``. Nothing has been written then.
     """
     for chunk in chunks:
         _check(chunk, pages)
-    width = max([len(chunk.pages) for chunk in chunks], default=0) if width is None else width
+    widest = max([len(chunk.pages) for chunk in chunks], default=0)
+    width = widest if width is None else width
+    if width < widest:
+        raise BadOperand("the batch", "width", f"{width} columns", f"{widest} columns or more")
     positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.tokens)]
     owners = [chunk for chunk in chunks for _ in range(chunk.tokens)]
     slots = [c.pages[p // PAGE] * PAGE + p % PAGE for c, p in zip(owners, positions, strict=True)]
@@ -118,13 +121,16 @@ def batch_of(
     return Batch(
         torch.tensor(positions + [0] * padding, dtype=torch.int64, device=device),
         torch.tensor(slots + [-1] * padding, dtype=torch.int64, device=device),
-        torch.tensor(tables, dtype=torch.int32, device=device).view(-1, width),
+        torch.tensor(tables, dtype=torch.int32, device=device).view(len(positions) + padding, width),
         torch.tensor([p + 1 for p in positions] + [0] * padding, dtype=torch.int32, device=device),
     )
 
 
 def _check(chunk: Chunk, pages: int) -> None:
     end, needed = chunk.start + chunk.tokens, -(-(chunk.start + chunk.tokens) // PAGE)
+    if chunk.start < 0 or chunk.tokens < 0:
+        got = f"{chunk.tokens} tokens from {chunk.start}"
+        raise BadOperand("the batch", "chunk", got, "numbers from 0 on")
     if needed > len(chunk.pages):
         got = f"{len(chunk.pages)} pages for {end} tokens"
         raise BadOperand("the batch", "pages", got, f"{needed} pages of {PAGE} tokens to the request")

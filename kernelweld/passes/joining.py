@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
-from kernelweld.passes.contraction import producers
-from kernelweld.passes.tasks.landing import is_joined_of, pieces_of
+from kernelweld.passes.contraction import escaping, producers
+from kernelweld.passes.tasks.axes import DomainMismatch
+from kernelweld.passes.tasks.domain import find_domain
+from kernelweld.passes.tasks.landing import is_joined_of, landing, pieces_of
+from kernelweld.passes.tasks.layout import lay_out
 from kernelweld.passes.tasks.steps import is_concat
 from kernelweld.passes.weld import Chain
 
@@ -45,12 +48,29 @@ def cut_joins(
     return [chain for chain in trimmed.values() if chain.steps], joins
 
 
-def torn(joins: Sequence[Join], packs: Sequence[Sequence[Chain]]) -> Iterator[fx.Node]:
-    """The concatenations whose pieces do not all come from one of ``packs``."""
-    welds = [{step for chain in pack for step in chain.steps} for pack in packs]
-    for join in joins:
-        if not any(is_joined_of(join.node, steps) for steps in welds):
-            yield join.node
+def joined_by(pack: Sequence[Chain], joins: Sequence[Join]) -> tuple[fx.Node, ...]:
+    """The concatenations of ``joins`` whose pieces all come from ``pack`` and can be written in place."""
+    steps = {step for chain in pack for step in chain.steps}
+    found = (join.node for join in joins if is_joined_of(join.node, steps))
+    return tuple(node for node in found if all(map(_Landings(pack, node).lands, pieces_of(node))))
+
+
+@dataclass(frozen=True)
+class _Landings:
+    """Whether pieces of ``joined`` come to lie in it, if the kernel of ``pack`` writes them."""
+
+    pack: Sequence[Chain]
+    joined: fx.Node
+
+    def lands(self, piece: fx.Node) -> bool:
+        """One piece alone would leave the rest of the row unwritten: all must."""
+        (chain,) = [chain for chain in self.pack if piece in chain.steps]
+        try:
+            layout = lay_out(chain.steps)
+            domain = find_domain(layout, escaping(chain.steps))
+        except DomainMismatch:
+            return False
+        return landing(layout, domain, piece, (self.joined,)).place is self.joined
 
 
 def _is_cut(node: fx.Node, home: Mapping[fx.Node, Chain]) -> bool:

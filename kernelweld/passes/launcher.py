@@ -40,7 +40,7 @@ _KEEPS_STRIDES = hasattr(post_grad, "_propagate_triton_eager_input_vals")
 
 def program_of(weld: Weld) -> tuple[WeldProgram, Arguments]:
     """The row tasks of a weld and the tensors behind their arguments."""
-    arguments = Arguments(frozenset(weld.steps))
+    arguments = Arguments(frozenset(weld.steps), frozenset(weld.joined))
     tasks = tuple(build_task(c.steps, escaping(c.steps), arguments) for c in weld.chains)
     named = {**arguments.inputs, **arguments.outputs, **arguments.caches}
     tensors = tuple((name, node.meta["val"].dtype) for node, name in named.items())

@@ -11,10 +11,13 @@ from torch import fx
 from kernelweld.kernels.index_topk import index_topk
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.effects import eliminate_dead
-from kernelweld.patterns.dims import same_shape
+from kernelweld.patterns.aliasing import Writes
+from kernelweld.patterns.dims import same_shape, same_size
 from kernelweld.patterns.ops import CAST, aten, dtype_of, is_call, shape_of
 from kernelweld.patterns.scalars import scalar
 
+#: A lookup has no more steps than these.
+_STEPS = 12
 _INHERITED = ("val", "stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
 
 
@@ -26,17 +29,17 @@ class PageSlotsPass(Pass):
     64, -1)``
     After: ``%9 = index_topk(%scores, %lengths, %table, block=64)``
 
-    Not handled: a selection whose positions are also used otherwise; tables that are not int32.
+    Not handled: a selection whose positions are also used otherwise; tables that are not int32, have other
+    rows than the scores, or fewer places than these have columns, as far as is known.
     """
 
     name = "page-slots"
 
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
-        found = [
-            lookup
-            for node in gm.graph.find_nodes(op="call_function", target=index_topk.overload)
-            if len(node.args) == 2 and (lookup := _lookup(node)) is not None
-        ]
+        writes = Writes(gm.graph)
+        selections = gm.graph.find_nodes(op="call_function", target=index_topk.overload)
+        lookups = (_lookup(node) for node in selections if len(node.args) == 2)
+        found = [one for one in lookups if one is not None and one.is_safe(writes)]
         for lookup in found:
             lookup.fold()
         if found:
@@ -52,6 +55,15 @@ class _Lookup:
     table: fx.Node
     block: int
     result: fx.Node
+
+    def is_safe(self, writes: Writes) -> bool:
+        """Whether the operator takes the table, and nothing writes to what it reads before the slots."""
+        table, scores = (node.meta["val"] for node in (self.table, self.topk.args[0]))  # type: ignore[union-attr]
+        rows_alike = same_size(table.shape[0], scores.shape[0]) and table.stride(-1) == 1
+        pages, columns = table.shape[1], scores.shape[1]
+        whole = isinstance(pages, int) and isinstance(columns, int) and pages * self.block >= columns
+        operands = (*self.topk.all_input_nodes, self.table)
+        return rows_alike and whole and writes.between(self.topk, self.result, operands) is None
 
     def fold(self) -> None:
         """Puts the selection with its table in the place of the slots."""
@@ -74,10 +86,24 @@ def _lookup(topk: fx.Node) -> _Lookup | None:
         found = _slot(slot, topk)
         if found is None or not same_shape(shape_of(result), shape_of(topk)):
             continue
-        table, block, inner = found
-        if set(topk.users) <= {kept, *inner} and dtype_of(result) == torch.int32:
-            return _Lookup(topk, table, block, result)
+        if _is_all(result, topk) and dtype_of(result) == torch.int32:
+            return _Lookup(topk, *found, result)
     return None
+
+
+def _is_all(result: fx.Node, topk: fx.Node) -> bool:
+    """Whether ``topk`` is used for ``result`` alone, at any remove."""
+    seen: set[fx.Node] = set()
+    todo = list(topk.users)
+    while todo:
+        node = todo.pop()
+        if node is result or node in seen:
+            continue
+        seen.add(node)
+        if len(seen) > _STEPS or not node.users:  # the output of the graph has none either
+            return False
+        todo.extend(node.users)
+    return True
 
 
 def _chosen(topk: fx.Node) -> Iterator[fx.Node]:
@@ -93,8 +119,8 @@ def _is_found(mask: object, topk: fx.Node) -> bool:
     return is_call(mask, aten.gt.Scalar) and mask.args == (topk, -1)
 
 
-def _slot(slot: fx.Node, topk: fx.Node) -> tuple[fx.Node, int, set[fx.Node]] | None:
-    """Table and block size of ``table[row, i // block] * block + i % block``, and its reads of ``topk``."""
+def _slot(slot: fx.Node, topk: fx.Node) -> tuple[fx.Node, int] | None:
+    """Table and block size of ``table[row, i // block] * block + i % block``."""
     scaled, row = slot.args[:2]
     if not is_call(scaled, aten.mul.Tensor) or not is_call(row, aten.remainder.Scalar) or slot.kwargs:
         return None
@@ -108,7 +134,7 @@ def _slot(slot: fx.Node, topk: fx.Node) -> tuple[fx.Node, int, set[fx.Node]] | N
     whole = quotient.kwargs.get("rounding_mode") == "floor" and block > 0
     if not whole or not isinstance(table, fx.Node) or dtype_of(table) != torch.int32:
         return None
-    return table, block, {quotient, row}
+    return table, block
 
 
 def _unclamped(number: object) -> object:

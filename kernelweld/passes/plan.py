@@ -16,7 +16,7 @@ from kernelweld.ir.report import NearMiss, Rule
 from kernelweld.passes.base import Pass, PassContext, PassResult
 from kernelweld.passes.chaining import Chainer
 from kernelweld.passes.copies import moved_scales
-from kernelweld.passes.joining import cut_joins, torn
+from kernelweld.passes.joining import Join, cut_joins, joined_by
 from kernelweld.passes.launcher import program_of
 from kernelweld.passes.packing import pack
 from kernelweld.passes.tasks.axes import DomainMismatch
@@ -81,17 +81,17 @@ class PlanPass(Pass):
     def run(self, gm: fx.GraphModule, context: PassContext) -> PassResult:
         chainer = Chainer(gm.graph)
         chains = [Chain(steps) for steps in chainer.run(gm.graph)]
-        packs, refusals = self._packs(gm.graph, chains)
+        packs, joins, refusals = self._packs(gm.graph, chains)
         refusals = {node: _refused(node, reason) for node, reason in chainer.refusals.items()} | refusals
-        welds = [Weld(weld_name(p), p) for p in packs]
+        welds = [Weld(weld_name(p), p, joined_by(p, joins)) for p in packs]
         left_out = (*_left_out(gm.graph, welds, refusals), *moved_scales(welds))
         context.plan = WeldPlan(tuple(welds), left_out, _count_words(gm.graph), tuple(map(describe, welds)))
         return PassResult(modified=False, count=len(welds))
 
     def _packs(
         self, graph: fx.Graph, chains: Sequence[Chain]
-    ) -> tuple[list[Pack], dict[fx.Node, _Refusal]]:
-        """The packs of ``chains`` that are worth a launch, and why the other steps are in none.
+    ) -> tuple[list[Pack], list[Join], dict[fx.Node, _Refusal]]:
+        """The packs of ``chains`` that are worth a launch, what they join, and why other steps are in none.
 
         Chains whose results are joined to rows write them side by side, if they come to share a launch.
         """
@@ -104,10 +104,11 @@ class PlanPass(Pass):
             legal = [chain for chain in named if chain not in refused]
             refusals = {node: _Refusal(reason) for chain, reason in refused.items() for node in chain.steps}
             packs = self._worthwhile(graph, pack(graph, legal, self.max_tasks, joins), refusals)
-            unjoined = set(torn(joins, packs))
-            if not unjoined:
-                return packs, refusals
-            whole |= unjoined
+            joined_rows = {node for p in packs for node in joined_by(p, joins)}
+            torn = {join.node for join in joins} - joined_rows
+            if not torn:
+                return packs, joins, refusals
+            whole |= torn
 
     def _worthwhile(
         self, graph: fx.Graph, packs: list[Pack], refusals: dict[fx.Node, _Refusal]

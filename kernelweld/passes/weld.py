@@ -27,10 +27,13 @@ class Chain:
 
 @dataclass(frozen=True)
 class Weld:
-    """Chains that share one kernel launch."""
+    """Chains that share one kernel launch. ``joined`` are concatenations of their results, which the kernel
+    writes side by side.
+    """
 
     name: str
     chains: tuple[Chain, ...]
+    joined: tuple[fx.Node, ...] = ()
 
     @property
     def steps(self) -> tuple[fx.Node, ...]:

@@ -15,7 +15,7 @@ from kernelweld.passes.pipeline import Pipeline, PipelineResult
 
 Tensor = torch.Tensor
 CAT = torch.ops.aten.cat.default
-WELD = "canonicalize,skinny-gemm,dialect,raise,plan,lower{target=triton}"
+WELD = "canonicalize,dialect,raise,route,page-slots,skinny-gemm,plan,lower{target=triton}"
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -50,6 +50,30 @@ def of_a_norm_and_what_reads_it(q: Tensor, up: Tensor, cos: Tensor, sin: Tensor)
     rotary = q[..., 16:]
     first = norm(rotary, up[0, :8, 1])
     return torch.cat([first, norm(first.sum(0, keepdim=True) + rotary, up[0, :8, 2])], -1)
+
+
+def lifted(q: Tensor, up: Tensor) -> Tensor:
+    return torch.bmm(q[..., :16].transpose(0, 1), up).transpose(0, 1)  # [T, 4, 24]
+
+
+def of_two_dtypes(q: Tensor, up: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The concatenation widens one of them."""
+    return torch.cat([lifted(q, up), rotated(q[..., 16:], cos, sin).float()], -1)
+
+
+def cut_by_a_view(q: Tensor, up: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rows of 6 and 2: the rotated 8 fall apart."""
+    turned = rotated(q[..., 16:], cos, sin)
+    return torch.cat([lifted(q, up).reshape(-1, 6), turned.reshape(-1, 2)], -1)
+
+
+def regrouped(q: Tensor, up: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rows of half a head: of the product and of the rotated part."""
+    turned = rotated(q[..., 16:], cos, sin)
+    return torch.cat([lifted(q, up).reshape(-1, 12), turned.reshape(-1, 4)], -1)
+
+
+MIXED = [of_two_dtypes, cut_by_a_view, regrouped]
 
 
 def inputs(rows: int, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, ...]:
@@ -96,11 +120,21 @@ def test_a_gemm_of_several_rows_stays_one() -> None:
 def test_values(function: Callable[..., object], rows: int) -> None:
     torch._dynamo.reset()
     given = inputs(rows)
-    options = {"pipeline": "canonicalize,skinny-gemm,dialect,raise,plan{keep-all=true},verify-welds,lower"}
+    options = {"pipeline": "canonicalize,dialect,raise,skinny-gemm,plan{keep-all=true},verify-welds,lower"}
     with torch.no_grad():
         expected = function(*given)
         actual = kernelweld.fuse(function, backend="interpret", strict=True, options=options)(*given)
     torch.testing.assert_close(actual, expected, check_stride=True)
+
+
+@pytest.mark.parametrize("function", MIXED)
+def test_what_cannot_lie_side_by_side_is_joined_behind(function: Callable[..., object]) -> None:
+    captured = capture(function, inputs(1))
+    gm = captured.graphs[0]
+    expected = gm(*captured.inputs[0])[0]
+    Pipeline.from_text(WELD, strict=True).run(gm)
+    with exact_casts():
+        torch.testing.assert_close(gm(*captured.inputs[0])[0], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -38,10 +38,12 @@ from kernelweld.passes.tasks.views import expression, sizes_of
 @dataclass
 class Arguments:
     """The tensor arguments of one kernel: each input or output node has one name, shared by all tasks
-    of the weld, which has ``steps``. ``caches`` are the tensors that its cache writes change.
+    of the weld, which has ``steps`` and writes the pieces of ``joined`` rows. ``caches`` are the tensors that
+    its cache writes change.
     """
 
     steps: Collection[fx.Node] = ()
+    joined: Collection[fx.Node] = ()
     inputs: dict[fx.Node, str] = field(default_factory=dict)
     outputs: dict[fx.Node, str] = field(default_factory=dict)
     caches: dict[fx.Node, str] = field(default_factory=dict)
@@ -198,7 +200,7 @@ class _Assembly:
         return int(feature.size) if feature is not None else 1
 
     def _store(self, node: fx.Node) -> None:
-        lands = landing(self.layout, self.domain, node, self.arguments.steps)
+        lands = landing(self.layout, self.domain, node, self.arguments.joined)
         name = self.arguments.write(lands.place, _kind(node))
         access = write_access(lands.place, lands.dims)
         offset = lands.column * memory_strides(lands.place)[-1]

@@ -49,20 +49,21 @@ class Landing:
     column: sympy.Expr = sympy.S.Zero
 
 
-def landing(layout: Layout, domain: Domain, node: fx.Node, weld: Collection[fx.Node]) -> Landing:
+def landing(layout: Layout, domain: Domain, node: fx.Node, joined: Collection[fx.Node] = ()) -> Landing:
     """The last copy that the only use of ``node`` besides the steps comes to through views, or ``node``
     itself; and its dimensions, in a space of axes of its own: views may split those of rows and heads.
 
     Column-major scales, with gaps between columns or without, scales in tiles of 128 by 4, or rotated
     heads made contiguous for an attention kernel, need no copy of their own. Bytes that are copied as
-    integers have a dimension more than the copy: which byte of one it is. A row that is joined of results
-    of the ``weld``, the steps of a launch, needs no copy either.
+    integers have a dimension more than the copy: which byte of one it is. A row of ``joined`` has its pieces
+    written side by side.
     """
     space, dims, byte = _copied(layout.space), layout.held[node].dims, Dims()
     found = Landing(node, _copied(space), dims)
-    for view in way(node, layout.steps, weld):
+    for view in way(node, layout.steps, joined):
         try:
-            if view.target is aten.cat.default:
+            if view in joined:
+                _check_tile(domain, space)
                 return Landing(view, _copied(space), dims, _column(view, node))
             if view.target is aten.view.dtype:
                 dims, byte = _packed(space, view, dims)
@@ -91,8 +92,13 @@ def pieces_of(joined: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def is_joined_of(node: fx.Node, weld: Collection[fx.Node]) -> bool:
-    """Whether ``node`` joins along the last dimension results of ``weld``, which nothing else reads."""
+    """Whether ``node`` joins along the last dimension results of ``weld``, which nothing else reads, as they
+    are: of one dtype.
+    """
     if not is_concat(node) or node in weld:
+        return False
+    parts = cast("Sequence[fx.Node]", node.args[0])
+    if any(part.meta["val"].dtype != node.meta["val"].dtype for part in parts):
         return False
     pieces = pieces_of(node)
     return bool(pieces) and all(piece in weld for piece in pieces)
@@ -120,13 +126,13 @@ def _copied(space: AxisSpace) -> AxisSpace:
     return AxisSpace(dict(space.finer))
 
 
-def way(node: fx.Node, steps: Collection[fx.Node], weld: Collection[fx.Node] = ()) -> Iterator[fx.Node]:
-    """The views and copies that are the only uses, one after the other, up to a row that ``weld`` joins."""
+def way(node: fx.Node, steps: Collection[fx.Node], joined: Collection[fx.Node] = ()) -> Iterator[fx.Node]:
+    """The views and copies that are the only uses, one after the other, up to one of the ``joined`` rows."""
     users = [user for user in node.users if user not in steps]
     while len(users) == 1 and (users[0].target in _VIEWS or is_copy(users[0]) or _packs(users[0])):
         yield users[0]
         users = list(users[0].users)
-    if len(users) == 1 and is_joined_of(users[0], weld):
+    if len(users) == 1 and users[0] in joined:
         yield users[0]
 
 
@@ -135,7 +141,8 @@ def landed(steps: Collection[fx.Node]) -> Iterator[fx.Node]:
     kernel writes it so.
     """
     for node in steps:
-        path = list(way(node, steps, steps))
+        path = list(way(node, steps))
+        path += [user for user in (path or [node])[-1].users if is_joined_of(user, steps)]
         while path and not _is_laid_out(path[-1]):
             path.pop()
         yield from path
