@@ -23,7 +23,7 @@ from kernelweld.cli.targets import resolve
 from kernelweld.integrations.aot import capture
 from kernelweld.passes.pipeline import Pipeline
 
-PIPELINE = "canonicalize,skinny-gemm,dialect,raise,plan,lower{target=triton}"
+PIPELINE = "canonicalize,dialect,raise,route{target=triton},page-slots,skinny-gemm,plan,lower{target=triton}"
 
 
 def captured(layers: int) -> fx.GraphModule:

@@ -30,7 +30,7 @@ from kernelweld.passes.worth import weigh
 #: What to change in the model for words that no weld holds, by the rule that decided.
 _REMEDIES: Mapping[Rule, str] = {
     "cost": "Nothing in the model: left alone it costs fewer launches. To measure a weld all the same, use "
-    "--pipeline 'canonicalize,dialect,raise,route,skinny-gemm,plan{keep-all=true},lower'.",
+    "--pipeline 'canonicalize,dialect,raise,route,page-slots,skinny-gemm,plan{keep-all=true},lower'.",
     "legality": "Write it and its neighbours over the same rows, without copies or other views between them.",
 }
 
