@@ -23,9 +23,10 @@ pytestmark = [
 
 @pytest.mark.parametrize("checks", ["index", "rows", "mla", "repeats", "far"])
 def test_attention(checks: str) -> None:
-    import attention
+    import sparse_attention
 
     with torch.inference_mode():
-        found = {name: (error, bound) for name, error, bound in getattr(attention, f"check_{checks}")()}
+        results = getattr(sparse_attention, f"check_{checks}")()
+        found = {name: (error, bound) for name, error, bound in results}
     assert found
     assert {name: pair for name, pair in found.items() if not pair[0] <= pair[1]} == {}

@@ -3,7 +3,7 @@
 Times are medians of CUDA-graph replays in microseconds, of inputs that stay where the cache keeps them. Every
 tiling that ``--sweep`` tries is listed; the one that the operator chooses by itself is marked.
 
-    python benchmarks/attention.py --out FILE.json [--check] [--sweep]
+    python benchmarks/sparse_attention.py --out FILE.json [--check] [--sweep]
 """
 
 from __future__ import annotations
