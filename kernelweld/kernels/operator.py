@@ -19,13 +19,12 @@ class Operator:
     """An operator of ``torch.ops.kernelweld``.
 
     ``reference`` computes it in plain torch, on any device; it also gives tracers the shapes, unless
-    ``shapes`` does. ``kernel`` computes it on CUDA tensors with the same result, in ``launches`` launches.
+    ``shapes`` does. ``kernel`` computes it on CUDA tensors with the same result.
     """
 
     overload: OpOverload
     reference: Callable[..., Tensors]
     kernel: Callable[..., Tensors]
-    launches: int = 1
 
     def __call__(self, *args: object, **kwargs: object) -> Tensors:
         result: Tensors = self.overload(*args, **kwargs)
@@ -37,7 +36,6 @@ def define(
     reference: Callable[..., Tensors],
     kernel: Callable[..., Tensors],
     shapes: Callable[..., Tensors] | None = None,
-    launches: int = 1,
 ) -> Operator:
     """Defines ``kernelweld::<schema>``, once in a process.
 
@@ -48,4 +46,4 @@ def define(
     _LIBRARY.impl(name, reference, "CompositeExplicitAutograd")
     _LIBRARY.impl(name, kernel, "CUDA")
     torch.library.register_fake(f"kernelweld::{name}", shapes or reference, lib=_LIBRARY)
-    return Operator(getattr(torch.ops.kernelweld, name).default, reference, kernel, launches)
+    return Operator(getattr(torch.ops.kernelweld, name).default, reference, kernel)
