@@ -42,7 +42,6 @@ class Sizes:
     programs: int = 132
     warps: int = 8
     small_warps: int = 8
-    registers: int = 0  # of a thread, where they are limited
     early: bool = False
 
 
@@ -120,7 +119,6 @@ def launch(
     room = max(sizes.chunk, min(_power_of_two(4 * k), sizes.tile))
     kept = torch.empty((2, programs if long else 0, room), dtype=torch.int32, device=device)
     vectors = columns % 4 == scores.stride(0) % 4 == scores.data_ptr() % 16 == 0
-    limited = {"maxnreg": sizes.registers} if sizes.registers and device.type == "cuda" else {}
     topk_rows[(programs,)](
         scores.view(torch.int32), lengths, out if table is None else table, out,
         kept, torch.empty(programs, dtype=torch.int64, device=device) if long else out,
@@ -129,7 +127,7 @@ def launch(
         K=k, BLOCK=0 if table is None else block, SMALL=min(sizes.small, tile), TILE=tile,
         CHUNK=sizes.chunk, SAMPLE=sizes.sample, KEPT=room, LONG=long, EARLY=sizes.early,
         VECTOR=4 if vectors else 1,
-        num_warps=sizes.warps if columns > sizes.small else sizes.small_warps, **limited,
+        num_warps=sizes.warps if columns > sizes.small else sizes.small_warps,
     )  # fmt: skip
     return out
 
