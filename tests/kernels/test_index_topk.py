@@ -160,7 +160,6 @@ def test_the_operator_on_cpu_is_the_reference() -> None:
     scores, lengths = torch.randn(2, 50), torch.tensor([50, 9], dtype=torch.int32)
     out = torch.ops.kernelweld.index_topk(scores, lengths, pages(2, 50, 8), k=4, block=8)
     assert out.shape == (2, 4)
-    assert index_topk.launches == 1
 
 
 @pytest.mark.parametrize(
